@@ -1,0 +1,79 @@
+"""What should be there: the values that plan documents are loaded into."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from netreeve.model.ids import EndpointId
+from netreeve.model.prefix import LinkAddress, Prefix
+
+__all__ = ["Endpoint", "Plan", "Tap", "Vpc", "Vtep"]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A workload's attachment: one link, made by others, and the routes to its addresses.
+
+    `uid` is the incarnation where the source gives one. `vpc` names an entry of the same plan.
+    """
+
+    id: EndpointId
+    interface: str
+    addresses: tuple[Prefix, ...] = ()
+    uid: str | None = None
+    admin_up: bool = True
+    vpc: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Vtep:
+    """The VXLAN end of a VPC: `local` is (family, packed address), `port` UDP, `ttl` 1 to 255."""
+
+    local: tuple[int, bytes]
+    port: int
+    ttl: int
+
+
+@dataclass(frozen=True, slots=True)
+class Vpc:
+    """A routing domain: a VRF of `table`, a bridge with `addresses`, a VTEP of `vni`.
+
+    `name` is the base that the three link names are made from. `mac` ("02:00:00:00:10:01", lower
+    case) and `mtu` (bytes) hold for all three; None leaves them to the kernel.
+    """
+
+    name: str
+    table: int
+    vni: int
+    vtep: Vtep
+    mac: str | None = None
+    mtu: int | None = None
+    addresses: tuple[LinkAddress, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tap:
+    """A tap: `name` is the base of its link name, `controller` the full name of a bridge or VRF."""
+
+    name: str
+    mtu: int | None = None
+    controller: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that is wanted on this node; whole and consistent, or it would not have been made."""
+
+    vpcs: Mapping[str, Vpc] = field(default_factory=dict)
+    taps: Mapping[str, Tap] = field(default_factory=dict)
+    endpoints: Mapping[EndpointId, Endpoint] = field(default_factory=dict)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing at all is wanted."""
+        return not (self.vpcs or self.taps or self.endpoints)
+
+    def route_table(self, endpoint: Endpoint, default: int) -> int:
+        """The table that the endpoint's routes go to: its VPC's, or `default` without one."""
+        return default if endpoint.vpc is None else self.vpcs[endpoint.vpc].table
