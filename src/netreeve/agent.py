@@ -122,7 +122,6 @@ class Agent:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._stop.set)
         loop.add_signal_handler(signal.SIGINT, self._stop.set)
-        loop.add_signal_handler(signal.SIGHUP, self._reread)
         settings = self._settings
         try:
             await self._check_capability()
@@ -159,6 +158,8 @@ class Agent:
             tasks.append(asyncio.create_task(self._plans.run(), name="plan"))
             runners = [asyncio.create_task(runner.run(), name="sink") for runner in self._runners]
             tasks += runners
+            # Not before: there is nothing to reread yet, and all of it is read afterwards.
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reread)
             log.info(
                 "started",
                 extra={

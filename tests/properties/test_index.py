@@ -12,8 +12,8 @@ from netreeve._ext.index import (
     LinkRemoved,
     LinkTable,
     NameAmbiguous,
-    Stage,
 )
+from netreeve._ext.stage import Stage
 from tests.support import messages
 from tests.support.slow_index import Seen, SlowIndex, Told
 

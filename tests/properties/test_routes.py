@@ -233,6 +233,7 @@ class History:
         routes = world.routes
         left = routes._slots, routes._claims, routes._devices._slots, routes._interfaces._claims
         assert not any(left)
+        assert not routes._flushes
         assert len(routes._queue) == 0
         assert not any(routes.counts())
 

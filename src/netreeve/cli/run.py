@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
+import sys
 from collections.abc import Callable
 
 from netreeve.config import logs, settings
@@ -25,6 +27,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    # Loading the agent takes most of a start. Until it has handlers of its own there is nothing to
+    # stop, and nothing to reread that it won't read anyway.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     found = settings.load(os.environ)
     logs.setup(found.log_level, found.log_format)
     for warning in found.warnings:
@@ -43,5 +49,12 @@ def run(args: argparse.Namespace) -> int:
 
         factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(main())
+        try:
+            runner.run(main())
+        finally:
+            # The loop gives its signals back as it closes: from here on another SIGTERM would turn
+            # an orderly end into a death by signal.
+            signal.pthread_sigmask(
+                signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+            )
     return 0

@@ -15,6 +15,7 @@ from netreeve._ext.index import LinkTable
 from netreeve._ext.receive import EventReader
 from netreeve.errors import KernelError
 from netreeve.io.netlink import RTNLGRP_LINK, EventSocket, Kernel
+from netreeve.io.watch import Watch
 from netreeve.monitor import sync
 
 if TYPE_CHECKING:
@@ -115,14 +116,14 @@ class LinkFeed:
         if self._resumed.is_set():
             self._resumed.clear()
             if self._socket is not None:
-                self._loop.remove_reader(self._socket.watch_fd)
+                self._watch.stop()
 
     def resume(self) -> None:
         """Reads again."""
         if not self._resumed.is_set():
             self._resumed.set()
             if self._socket is not None:
-                self._loop.add_reader(self._socket.watch_fd, self._readable)
+                self._watch.start()
 
     # -- the event socket
 
@@ -130,18 +131,20 @@ class LinkFeed:
         self._socket = EventSocket(
             [RTNLGRP_LINK], rcvbuf_bytes=self._rcvbuf_bytes, netns=self._netns
         )
+        self._watch = Watch(self._loop, self._socket.watch_fd, self._readable)
         if self._resumed.is_set():
-            self._loop.add_reader(self._socket.watch_fd, self._readable)
+            self._watch.start()
 
     def _close_socket(self) -> None:
         if self._socket is not None:
-            self._loop.remove_reader(self._socket.watch_fd)
+            self._watch.stop()
             self._socket.close()
             self._socket = None
 
     def _readable(self) -> None:
         self._drain()
-        self._wake.set()
+        if self.sync.state is not sync.State.LIVE or self.table.ambiguous:
+            self._wake.set()
 
     def _drain(self) -> bool:
         """Reads what events there are, and tells; whether the socket was read to empty."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from netreeve._ext import wire
 from netreeve._ext.encode import Batch
-from netreeve._ext.index import Stage
+from netreeve._ext.stage import Stage
 from netreeve.errors import KernelError, NotPermitted
 from netreeve.io.namespaces import NetNs, inside
 

@@ -25,6 +25,7 @@ from netreeve.io.netlink import (
     EventSocket,
     Kernel,
 )
+from netreeve.io.watch import Watch
 from netreeve.model import route
 
 if TYPE_CHECKING:
@@ -88,8 +89,10 @@ class RouteDriver:
         self._wanted = asyncio.Event()
         self._look = asyncio.Event()
         self._subjects: collections.deque[tuple[int, int]] = collections.deque()
+        self._compared = asyncio.Event()
         self._resync_due = False
         self._failures = 0
+        self._due_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -123,10 +126,12 @@ class RouteDriver:
     def wake(self) -> None:
         """Something changed in the reconciler: send what it wants, after the batch delay."""
         if self._timer is None:
-            self._timer = self._loop.call_later(self._batch_delay_s, self._due)
+            wait_s = max(0.0, self._due_at + self._batch_delay_s - self._loop.time())
+            self._timer = self._loop.call_later(wait_s, self._due)
 
     def _due(self) -> None:
         self._timer = None
+        self._due_at = self._loop.time()
         self._wanted.set()
 
     # -- events
@@ -137,11 +142,12 @@ class RouteDriver:
             rcvbuf_bytes=self._rcvbuf_bytes,
             netns=self._netns,
         )
-        self._loop.add_reader(self._socket.watch_fd, self._readable)
+        self._watch = Watch(self._loop, self._socket.watch_fd, self._readable)
+        self._watch.start()
 
     def _close_socket(self) -> None:
         if self._socket is not None:
-            self._loop.remove_reader(self._socket.watch_fd)
+            self._watch.stop()
             self._socket.close()
             self._socket = None
 
@@ -176,6 +182,9 @@ class RouteDriver:
     # -- sending
 
     async def _send_loop(self) -> None:
+        # Before the first comparison nothing is known of what is there: routes that a former run
+        # left would all be sent once more, to be told that they exist.
+        await self._compared.wait()
         while True:
             await self._wait()
             while ops := self._reconciler.collect(self._loop.time(), self._batch_ops):
@@ -242,6 +251,7 @@ class RouteDriver:
             if self._resync_due:
                 self._resync_due = False
                 await self._resync()
+                self._compared.set()
             while self._subjects:
                 await self._ask(*self._subjects.popleft())
             self._changed()

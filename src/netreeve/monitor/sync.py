@@ -26,7 +26,8 @@ from netreeve.model.backoff import Backoff
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from netreeve._ext.index import LinkTable, Stage
+    from netreeve._ext.index import LinkTable
+    from netreeve._ext.stage import Stage
 
 __all__ = ["Ask", "Command", "Drain", "Dump", "LinkSync", "Publish", "State", "Wait"]
 

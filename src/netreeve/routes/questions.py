@@ -27,6 +27,11 @@ class Questions:
         self._asked: dict[Subject, tuple[int, dict[Slot, None]]] = {}
         self._failures: dict[Subject, int] = {}
 
+    @property
+    def under_way(self) -> bool:
+        """Whether a dump is."""
+        return bool(self._asked)
+
     def put(self, slot: Slot) -> None:
         """Ask about `slot` with the next dump of its table."""
         slot.asking = True

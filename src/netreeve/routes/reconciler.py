@@ -21,6 +21,7 @@ the endpoint is refused.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from netreeve._ext import index
@@ -57,10 +58,6 @@ _OPS: dict[Step, type[route.Op]] = {
     Step.REPLACE: route.Replace,
     Step.DELETE: route.Delete,
 }
-
-
-def _rank(op: route.Op) -> int:
-    return op.rank
 
 
 class RouteReconciler:
@@ -100,6 +97,7 @@ class RouteReconciler:
         self._counts = [0] * len(Standing)
         self._clock = 1  # counts dumps begun; Slot.touched is compared with it
         self._resync = 0  # the clock of the resync that runs, 0 = none
+        self._flushes: dict[int, int] = {}  # ifindex -> clock, while a dump is under way
         self._whole = False  # no event was lost since the last resync
         self._plan_complete = False
 
@@ -179,6 +177,9 @@ class RouteReconciler:
         """Routes through `ifindex` may have vanished: its admin state fell, or an address of
         `family` (None = both families) went from it. `gone`: the link itself has left the
         namespace, so they certainly have."""
+        if self._resync or self._questions.under_way:
+            # Such a dump may show a route that was flushed after it was read.
+            self._flushes[ifindex] = self._clock
         for slot in self._devices.slots(ifindex):
             if family is not None and slot.key.family != family:
                 continue
@@ -228,8 +229,7 @@ class RouteReconciler:
         self._resync = 0
         for slot in tuple(self._slots.values()):
             self._touch(slot)
-            if slot.belief is not Belief.NONE:
-                self._believe(slot, Belief.UNKNOWN, 0)
+            self._believe(slot, Belief.UNKNOWN, 0)
             self._settle(slot)
 
     def resync_begin(self) -> None:
@@ -248,14 +248,17 @@ class RouteReconciler:
                 seen.setdefault(key, set()).add(message.oif)
         self._whole = True
         for key in seen:
-            self._slot(key)
+            if key not in self._slots:
+                self._slot(key).belief = Belief.UNKNOWN
         for slot in tuple(self._slots.values()):
-            if slot.flight is None and not slot.asking and slot.touched < self._resync:
-                self._compare(slot, seen.get(slot.key, set()))
+            oifs = seen.get(slot.key, set())
+            if not slot.asking and self._untouched(slot, oifs, self._resync):
+                self._compare(slot, oifs)
             if slot not in self._queue and slot.step() is not Step.NOTHING:
                 self._queue.add(slot)
             self._settle(slot)
         self._resync = 0
+        self._forget_flushes()
 
     # -- what to do, and how it went --------------------------------------------------------------
 
@@ -281,7 +284,7 @@ class RouteReconciler:
             slot.touched = self._clock
             self._devices.place(slot)
             ops.append(op)
-        ops.sort(key=_rank)
+        ops.sort(key=attrgetter("rank"))
         return ops
 
     def answer(self, op: route.Op, errno: int | None, words: str, now: float) -> None:
@@ -361,20 +364,17 @@ class RouteReconciler:
                 at_key.append(message)
         for slot in slots:
             slot.asking = False
-            if slot.flight is None and slot.touched < clock:
+            if self._untouched(slot, (message.oif for message in found[slot.key]), clock):
                 self._occupied(slot, found[slot.key], now)
             else:
                 self._queue.add(slot)
             self._settle(slot)
+        self._forget_flushes()
 
     def deadline(self) -> float | None:
         """When `collect` and `ask` should be called though nothing happens; None = never."""
-        times = [
-            time
-            for time in (self._queue.deadline(), self._questions.deadline())
-            if time is not None
-        ]
-        return min(times, default=None)
+        times = self._queue.deadline(), self._questions.deadline()
+        return min((time for time in times if time is not None), default=None)
 
     # -- how it stands ----------------------------------------------------------------------------
 
@@ -387,19 +387,16 @@ class RouteReconciler:
         for slot in claim.slots:
             if slot.claims[-1] is not claim:
                 state = route.PENDING
-            elif slot.standing is Standing.CONFLICT:
-                return route.RouteState("refused", self._conflict(slot).reason)
-            elif slot.standing is Standing.REFUSED:
-                return route.RouteState("refused", f"{slot.key}: {slot.refusal}")
+            elif slot.standing in (Standing.CONFLICT, Standing.REFUSED):
+                return route.RouteState("refused", slot.reason())
             elif slot.standing is not Standing.PROGRAMMED:
                 state = route.PENDING
         return state
 
     def take_changed(self) -> list[EndpointId]:
         """Endpoints whose state may have changed since the last call, oldest change first."""
-        changed = [claim.id for claim in self._changed]
-        self._changed.clear()
-        return changed
+        changed, self._changed = self._changed, {}
+        return [claim.id for claim in changed]
 
     def watched(self) -> KeysView[Destination]:
         """The destinations that endpoints want: (family, dst, prefix_len).
@@ -418,7 +415,7 @@ class RouteReconciler:
 
     def conflicts(self) -> list[route.Conflict]:
         """Keys that an endpoint with its link up wants and a foreign route holds."""
-        return [self._conflict(slot) for slot in self._conflicts]
+        return [slot.conflict() for slot in self._conflicts]
 
     # -- claims -----------------------------------------------------------------------------------
 
@@ -440,6 +437,9 @@ class RouteReconciler:
         keep, create = (claim.ifindex, claim.up) if claim and claim.admin_up else (0, False)
         if keep != slot.keep or create != slot.create:
             slot.keep, slot.create = keep, create
+            if slot.belief is Belief.SHARED:
+                # The one of ours that was in its place isn't now, or the other way round.
+                self._believe(slot, Belief.UNKNOWN if slot.oif else Belief.NONE, 0)
             self._wake(slot)
         self._settle(slot)
 
@@ -472,9 +472,8 @@ class RouteReconciler:
         if slot.belief is Belief.SHARED and slot.oif:
             self._questions.put(slot)  # is ours alone there now?
         elif slot.belief in (Belief.SHARED, Belief.NONE, Belief.UNKNOWN):
-            self._believe(
-                slot, Belief.NONE if slot.belief is Belief.SHARED else slot.belief, slot.oif
-            )
+            if slot.belief is Belief.SHARED:
+                self._believe(slot, Belief.NONE, 0)
             self._wake(slot)
 
     def _foreign_made(self, slot: Slot) -> None:
@@ -482,6 +481,18 @@ class RouteReconciler:
         if slot.belief in (Belief.SOLE, Belief.FOUND, Belief.SHARED):
             slot.failures = 0
             self._question(slot)
+
+    def _untouched(self, slot: Slot, oifs: Iterable[int], clock: int) -> bool:
+        """Whether a dump that began at `clock` and shows routes on `oifs` still holds for it."""
+        return (
+            slot.flight is None
+            and slot.touched < clock
+            and all(self._flushes.get(oif, 0) < clock for oif in oifs)
+        )
+
+    def _forget_flushes(self) -> None:
+        if not (self._resync or self._questions.under_way):
+            self._flushes.clear()
 
     def _compare(self, slot: Slot, oifs: set[int]) -> None:
         """Judge an untouched slot by the devices that a dump of our routes shows for it."""
@@ -586,9 +597,3 @@ class RouteReconciler:
             self._devices.place(slot)
             self._counts[standing] -= 1
             del self._slots[slot.key]
-
-    def _conflict(self, slot: Slot) -> route.Conflict:
-        assert slot.holder is not None  # or it wouldn't stand as one
-        return route.Conflict(
-            slot.key, str(slot.claims[-1].id), slot.holder.protocol, slot.holder.oif
-        )

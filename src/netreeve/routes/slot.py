@@ -15,6 +15,8 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from netreeve.model.route import Conflict
+
 if TYPE_CHECKING:
     from netreeve._ext import wire
     from netreeve.model.ids import EndpointId
@@ -167,6 +169,16 @@ class Slot:
         if self.holder is not None:
             return Standing.CONFLICT
         return Standing.PENDING if self.refusal is None else Standing.REFUSED
+
+    def conflict(self) -> Conflict:
+        """Only while it stands as one."""
+        assert self.holder is not None
+        endpoint = str(self.claims[-1].id)
+        return Conflict(self.key, endpoint, self.holder.protocol, self.holder.oif)
+
+    def reason(self) -> str:
+        """Why it can't be had; only while it stands as a conflict or as refused."""
+        return f"{self.key}: {self.refusal}" if self.holder is None else self.conflict().reason
 
 
 def key_of(message: wire.RouteMessage) -> tuple[int, bytes, int, int, int, int]:

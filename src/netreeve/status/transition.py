@@ -6,6 +6,7 @@ don't know, so new ones go to the end.
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -129,5 +130,9 @@ def decode(line: bytes) -> Transition:
 def observed_text(unix_ns: int) -> str:
     """RFC 3339 in UTC with milliseconds, from nanoseconds since 1970."""
     seconds, rest_ns = divmod(unix_ns, 1_000_000_000)
-    moment = datetime.fromtimestamp(seconds, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{rest_ns // 1_000_000:03d}Z"
+    return f"{_second_text(seconds)}.{rest_ns // 1_000_000:03d}Z"
+
+
+@functools.lru_cache(maxsize=2)
+def _second_text(unix_s: int) -> str:
+    return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%dT%H:%M:%S}"

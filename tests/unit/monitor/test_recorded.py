@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from netreeve._ext.index import LinkTable, Stage
+from netreeve._ext.index import LinkTable
+from netreeve._ext.stage import Stage
 from netreeve._ext.wire import LinkMessage, decode
 from netreeve.model.backoff import Backoff
 from netreeve.monitor import sync

@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from netreeve._ext.index import LinkTable, Stage
+from netreeve._ext.index import LinkTable
+from netreeve._ext.stage import Stage
 from netreeve.model.backoff import Backoff
 from netreeve.monitor import sync
 from tests.support import messages

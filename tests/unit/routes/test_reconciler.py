@@ -539,6 +539,31 @@ def test_what_was_touched_since_the_question_is_not_judged_by_the_dump(world: Wo
     world.check()
 
 
+@pytest.mark.parametrize("resync", [False, True])
+def test_a_dump_does_not_bring_back_what_was_flushed_in_silence(world: World, resync: bool) -> None:
+    ifindex = up(world)
+    if resync:
+        world.lose_events()
+        world.drain()
+        world.resync_begin()
+        world.resync_dump()
+    else:
+        late = message(key(X), OURS, ifindex, deleted=True)
+        world.routes.route_event(late)  # type: ignore[arg-type]
+        world.collect()
+        world.execute()
+        world.answer()
+        world.ask()
+        world.dump()
+    world.kernel.link_admin(ifindex, up=False)
+    world.kernel.link_admin(ifindex, up=True)
+    world.drain()
+    world.holders()
+    world.resync_end()
+    world.run()
+    world.check()
+
+
 def test_a_key_held_by_nobody_and_yet_refused_is_no_storm(world: World) -> None:
     """As when a dump skips routes, which those of IPv4 may do."""
     op = ready(world)
