@@ -14,7 +14,7 @@ FLAGS = ["-O3", "-fno-strict-aliasing", "-fvisibility=hidden", *WARNINGS, *NOT_O
 if os.environ.get("NETREEVE_BUILD_WERROR"):
     FLAGS.append("-Werror")
 
-NAMES = ["encode", "index", "receive", "wire"]
+NAMES = ["details", "encode", "index", "receive", "stage", "wire"]
 
 setup(
     options={"build_ext": {"parallel": True}},

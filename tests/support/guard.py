@@ -1,7 +1,7 @@
 """Decode with an unreadable page right behind the last byte: one byte too many is a SIGSEGV.
 
 Ordinary tests and AddressSanitizer miss an over-read of a Python buffer. Run as a process of its
-own, `python -m tests.support.guard [overread]`: it prints what it decoded, or dies. With
+own, `python -m tests.support.guard wire|details|overread`: it prints what it decoded, or dies. With
 `overread` it reads a byte too many itself, so that a test can see that the guard works.
 """
 
@@ -15,8 +15,8 @@ import sys
 import time
 from collections.abc import Iterator
 
-from netreeve._ext import wire
-from tests.support import captures
+from netreeve._ext import details, wire
+from tests.support import captures, messages
 
 PROT_NONE = 0
 VALUES = (0, 1, 3, 4, 5, 7, 8, 20, 127, 255)
@@ -36,11 +36,11 @@ class Guard:
             raise OSError(ctypes.get_errno(), "mprotect")
         self._view = memoryview(self._map)
 
-    def decode(self, data: bytes) -> wire.Decoded:
-        """The last byte of `data` is the last one that can be read."""
+    def place(self, data: bytes) -> memoryview:
+        """A copy of `data` whose last byte is the last one that can be read."""
         place = self._view[self.size - len(data) : self.size]
         place[:] = data
-        return wire.decode(place)
+        return place
 
 
 def prefixes(message: bytes) -> Iterator[bytes]:
@@ -67,31 +67,44 @@ def mutated(message: bytes) -> Iterator[bytes]:
                 changed[place] = original
 
 
-def main() -> None:
+def main(which: str) -> None:
     guard = Guard()
-    if sys.argv[1:] == ["overread"]:
+    if which == "overread":
         ctypes.string_at(guard.end - 1, 2)
     started = time.perf_counter()
     counts = {"datagrams": 0, "messages": 0, "faults": 0, "ignored": 0}
 
     def decode(data: bytes) -> None:
-        decoded = guard.decode(data)
         counts["datagrams"] += 1
-        counts["messages"] += len(decoded.messages)
-        counts["faults"] += decoded.faults
-        counts["ignored"] += decoded.ignored
+        if which == "wire":
+            decoded = wire.decode(guard.place(data))
+            counts["messages"] += len(decoded.messages)
+            counts["faults"] += decoded.faults
+            counts["ignored"] += decoded.ignored
+        else:
+            found = details.decode_links(guard.place(data))
+            counts["messages"] += len(found.items)
+            counts["faults"] += found.faults
+            counts["ignored"] += found.ignored
 
-    for message in captures.messages():
+    whole, shapes = captures.messages(), captures.shapes()
+    if which == "details":
+        # What else it decodes goes through wire's functions, as wire does it.
+        whole = tuple(message for message in whole if message[4] == messages.RTM_NEWLINK)
+        shapes = tuple(message for message in shapes if message[4] == messages.RTM_NEWLINK)
+        shapes += tuple(messages.of_our_kinds())
+    for message in whole:
         decode(message)
         for prefix in prefixes(message):
             decode(said_whole(prefix))
-    for message in captures.shapes():
+    for message in shapes:
         for prefix in prefixes(message):
             decode(prefix)
+            decode(said_whole(prefix))
         for data in mutated(message):
             decode(data)
     print(json.dumps(counts | {"seconds": round(time.perf_counter() - started, 1)}))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

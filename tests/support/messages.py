@@ -46,6 +46,45 @@ def link(
     return message(RTM_DELLINK if deleted else RTM_NEWLINK, body, seq=seq, flags=message_flags)
 
 
+def kind_info(kind: str, *properties: tuple[int, bytes]) -> bytes:
+    """IFLA_LINKINFO of a kind, with its data."""
+    data = b"".join(attribute(type_, value) for type_, value in properties)
+    return attribute(18, attribute(1, kind.encode() + b"\0") + attribute(2, data))
+
+
+def details(ifindex: int, name: str, *attributes: bytes, seq: int = 0, portid: int = 0) -> bytes:
+    """RTM_NEWLINK of a link that is up, of these attributes besides its name."""
+    body = struct.pack("=BxHiII", 0, 1, ifindex, UP, 0)
+    body += attribute(3, name.encode("utf-8", "surrogateescape") + b"\0") + b"".join(attributes)
+    return message(RTM_NEWLINK, body, seq=seq, portid=portid)
+
+
+def of_our_kinds() -> list[bytes]:
+    """A link of each kind that we make, with all that a kernel tells and we read."""
+    token = attribute(53, b"netreeve.0123456789.red\0")
+    common = [
+        attribute(4, struct.pack("=I", 1450)),
+        attribute(10, struct.pack("=I", 7)),
+        attribute(27, struct.pack("=I", 4000000001)),
+        attribute(52, token + attribute(53, b"second\0")),
+        attribute(5, struct.pack("=I", 12)),
+        attribute(37, struct.pack("=i", 3)),
+    ]
+    vxlan = [(1, struct.pack("=I", 5)), (15, b"\x12\xb5"), (5, b"\x40"), (7, b"\1"), (25, b"\0")]
+    infos = [
+        kind_info("vrf", (1, struct.pack("=I", 70000))),
+        kind_info("bridge", (1, bytes(4)), (7, b"\1")),
+        kind_info("vxlan", *vxlan, (4, bytes((192, 0, 2, 1)))),
+        kind_info("vxlan", *vxlan, (17, b"\xfd" + bytes(14) + b"\1")),
+        kind_info("tun", (3, b"\2"), (6, b"\1")),
+        kind_info("tun", (3, b"\1"), (6, b"\0")),
+    ]
+    return [
+        details(number, f"link{number}", *common, info, seq=9, portid=77)
+        for number, info in enumerate(infos, 20)
+    ]
+
+
 def done(seq: int = 0, errno: int = 0, *, flags: int = 2) -> bytes:
     """NLMSG_DONE; `errno` positive."""
     return message(3, struct.pack("=i", -errno), seq=seq, flags=flags)

@@ -1,4 +1,4 @@
-"""The judge of netreeve._ext.wire: slow, obvious, and with nothing of it inside.
+"""The judge of netreeve._ext.wire and details: slow, obvious, and with nothing of it inside.
 
 Numbers are written out on purpose: they come from the kernel's headers by hand, so that a mistake
 in kernel.pxd shows. What must come out of a message is a dict with the members of wire's objects
@@ -8,7 +8,7 @@ and "message", the class's name.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,38 @@ class Decoded:
 
 
 def decode(data: bytes) -> Decoded:
+    """As wire.decode."""
+
+    def one(type_: int, flags: int, seq: int, portid: int, payload: bytes) -> dict[str, Any]:
+        if type_ in (16, 17):
+            return _link(payload, type_ == 17)
+        if type_ in (20, 21):
+            return _addr(payload, type_ == 21)
+        if type_ in (24, 25):
+            return _route(payload, type_ == 25, portid)
+        if type_ in (2, 3):
+            return _answer(payload, type_, flags, seq)
+        raise Ignored
+
+    return _decode(data, one)
+
+
+def decode_links(data: bytes) -> Decoded:
+    """As details.decode_links; what is `items` there is `messages` here."""
+
+    def one(type_: int, flags: int, seq: int, portid: int, payload: bytes) -> dict[str, Any]:
+        if type_ == 16:
+            return _details(payload) | {"seq": seq, "portid": portid}
+        if type_ in (20, 21):
+            return _addr(payload, type_ == 21)
+        if type_ in (2, 3):
+            return _answer(payload, type_, flags, seq)
+        raise Ignored
+
+    return _decode(data, one)
+
+
+def _decode(data: bytes, one: Callable[[int, int, int, int, bytes], dict[str, Any]]) -> Decoded:
     decoded = Decoded()
     while data:
         if len(data) < 16:
@@ -46,16 +78,7 @@ def decode(data: bytes) -> Decoded:
         if flags & 0x10:
             decoded.interrupted = True
         try:
-            if type_ in (16, 17):
-                decoded.messages.append(_link(payload, type_ == 17))
-            elif type_ in (20, 21):
-                decoded.messages.append(_addr(payload, type_ == 21))
-            elif type_ in (24, 25):
-                decoded.messages.append(_route(payload, type_ == 25, portid))
-            elif type_ in (2, 3):
-                decoded.messages.append(_answer(payload, type_, flags, seq))
-            else:
-                raise Ignored
+            decoded.messages.append(one(type_, flags, seq, portid, payload))
         except Malformed:
             decoded.faults += 1
         except Ignored:
@@ -159,6 +182,80 @@ def _link(payload: bytes, deleted: bool) -> dict[str, Any]:
     return link
 
 
+# Of each kind: attribute -> member, layout of its number (None: an address), what becomes of it.
+_PROPERTIES: dict[str, dict[int, tuple[str, str | None, Callable[[Any], Any]]]] = {
+    "vrf": {1: ("table", "<I", int)},
+    "bridge": {7: ("vlan_filtering", "<B", bool)},
+    "vxlan": {
+        1: ("vni", "<I", int),
+        4: ("local", None, lambda address: (2, address)),
+        5: ("ttl", "<B", int),
+        7: ("learning", "<B", bool),
+        15: ("port", ">H", int),
+        17: ("local", None, lambda address: (10, address)),
+        25: ("external", "<B", bool),
+    },
+    "tun": {3: ("tap", "<B", lambda mode: mode == 2), 6: ("persist", "<B", bool)},
+}
+
+
+def _details(payload: bytes) -> dict[str, Any]:
+    link = _link(payload, False)
+    kept = ("ifindex", "name", "kind", "flags", "mtu", "mac", "controller")
+    details: dict[str, Any] = {"message": "LinkDetails"} | {key: link[key] for key in kept}
+    details |= {
+        "admin_up": link["flags"] & 1 == 1,
+        "group": 0,
+        "altnames": (),
+        "lower": 0,
+        "remote_lower": False,
+    }
+    known = _PROPERTIES.get(link["kind"])
+    unknown = {name: None for table in _PROPERTIES.values() for name, _, _ in table.values()}
+    details |= unknown
+    for type_, value in _attributes(payload[16:]):
+        if type_ == 5:
+            details["lower"] = _ifindex(value)
+        elif type_ == 18 and known is not None:
+            details |= unknown
+            for inner, inner_value in _attributes(value):
+                if inner == 2:
+                    details |= unknown | _properties(inner_value, known)
+        elif type_ == 27:
+            details["group"] = _number("<I", value)
+        elif type_ == 37:
+            _number("<I", value)
+            details["remote_lower"] = True
+        elif type_ == 52:
+            details["altnames"] = tuple(
+                _altname(inner_value) for inner, inner_value in _attributes(value) if inner == 53
+            )
+    return details
+
+
+def _properties(
+    data: bytes, known: dict[int, tuple[str, str | None, Callable[[Any], Any]]]
+) -> dict[str, Any]:
+    found = {}
+    for type_, value in _attributes(data):
+        if type_ in known:
+            name, layout, make = known[type_]
+            if layout is None:
+                if len(value) != ADDRESS_SIZE[make(value)[0]]:
+                    raise Malformed
+                found[name] = make(value)
+            else:
+                found[name] = make(_number(layout, value))
+    return found
+
+
+def _altname(value: bytes) -> str:
+    name = _text(value)
+    if len(name) > 127 or value not in (name, name + b"\0"):
+        raise Malformed
+    return name.decode("utf-8", "surrogateescape")
+
+
 def _addr(payload: bytes, deleted: bool) -> dict[str, Any]:
     family, prefix_len, flags, scope, ifindex = _header("<BBBBI", payload)
     if family not in ADDRESS_SIZE:
@@ -166,7 +263,7 @@ def _addr(payload: bytes, deleted: bool) -> dict[str, Any]:
     size = ADDRESS_SIZE[family]
     if not 0 < ifindex < 2**31 or prefix_len > 8 * size:
         raise Malformed
-    address, local = bytes(size), None
+    address, local, proto = bytes(size), None, 0
     for type_, value in _attributes(payload[8:]):
         if type_ in (1, 2) and len(value) != size:
             raise Malformed
@@ -176,6 +273,8 @@ def _addr(payload: bytes, deleted: bool) -> dict[str, Any]:
             local = value
         elif type_ == 8:
             flags = _number("<I", value)
+        elif type_ == 11:
+            proto = _number("<B", value)
     return {
         "message": "AddrMessage",
         "deleted": deleted,
@@ -185,6 +284,7 @@ def _addr(payload: bytes, deleted: bool) -> dict[str, Any]:
         "prefix_len": prefix_len,
         "scope": scope,
         "flags": flags,
+        "proto": proto,
     }
 
 

@@ -237,4 +237,4 @@ def test_an_async_test_that_hangs_fails_under_either_loop(pytester: pytest.Pytes
     )
     result = pytester.runpytest_subprocess()
     result.assert_outcomes(failed=2)
-    result.stdout.fnmatch_lines(["*test_it[[]uvloop[]] - TimeoutError"])
+    result.stdout.fnmatch_lines(["E *TimeoutError"])

@@ -18,7 +18,16 @@ EXT = ROOT / "ext" / "netreeve" / "_ext"
 SRC = ROOT / "src" / "netreeve"
 
 # A file takes from what stands below it; files of one line don't know each other.
-EXT_ORDER = [{"receive"}, {"index"}, {"encode", "wire"}, {"map", "prefix"}, {"cursor"}, {"kernel"}]
+EXT_ORDER = [
+    {"receive"},
+    {"index"},
+    {"stage", "details"},
+    {"encode", "wire"},
+    {"check"},
+    {"attributes", "map", "payload", "prefix"},
+    {"cursor"},
+    {"kernel"},
+]
 C_WORLD = {"cpython", "cython", "libc", "posix"}
 PYTHON_WORLD = {"netreeve.errors"}
 BELOW_IO = ["_ext", "errors.py", "model", "monitor", "plan", "reconcile", "routes", "status"]

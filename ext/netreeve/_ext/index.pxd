@@ -4,6 +4,7 @@ from libc.stddef cimport size_t
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
 from netreeve._ext.map cimport Map
+from netreeve._ext.stage cimport Stage
 from netreeve._ext.wire cimport LinkRecord
 
 
@@ -32,18 +33,9 @@ cdef struct LinkRow:
     uint64_t mark               # number of the last dump that held it
     NameRow* name
     LinkRow* next_holder
+    bint watched                # its name has a suffix that somebody asked for
     uint32_t base_down          # down counter up to which carrier changes have been accounted for
     LinkRecord record
-
-
-cdef class Stage:
-    cdef LinkRecord* entries
-    cdef size_t count, room
-    cdef readonly bint done, interrupted
-    cdef readonly int errno "errno_"    # in C, `errno` alone is a macro
-    cdef readonly size_t faults
-    cdef readonly set gone
-    cdef int add(self, const LinkRecord* record) except -1
 
 
 cdef class LinkTable:
@@ -52,7 +44,8 @@ cdef class LinkTable:
     cdef readonly unsigned long long version
     cdef unsigned long long dump_number, dump_version
     cdef set dump_deleted       # ifindexes that an event removed since resync_begin(), or None
-    cdef list told_events, flushed
+    cdef list told_events, flushed, touched
+    cdef tuple suffixes
     cdef dict ambiguous_names
     cdef LinkRow* link_row(self, int32_t ifindex) noexcept nogil
     cdef NameRow* name_row(self, const uint8_t* text, uint8_t size) noexcept nogil
@@ -68,5 +61,6 @@ cdef class LinkTable:
     cdef int settle(self, NameRow* name) except -1
     cdef int forget(self, NameRow* name) except -1
     cdef int note_ambiguity(self, NameRow* name) except -1
+    cdef int note_touched(self, const LinkRow* row, bint present) except -1
     cdef int remove_gone(self, Stage stage, uint64_t asked) except -1
     cdef int apply(self, const LinkRecord* record, uint64_t asked, set deleted) except -1

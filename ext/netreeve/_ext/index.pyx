@@ -27,23 +27,19 @@ from netreeve._ext.kernel cimport (
     IFF_LOWER_UP,
     IFF_RUNNING,
     IFF_UP,
-    NLM_F_DUMP_INTR,
-    NLMSG_DONE,
-    NLMSG_ERROR,
     RTM_DELLINK,
     RTM_NEWLINK,
 )
 from netreeve._ext.map cimport Keyed, Map, home, map_put, map_remove
+from netreeve._ext.stage cimport Stage
 from netreeve._ext.wire cimport (
     FAULT_END,
     FAULT_IGNORED,
     FAULT_LENGTH,
     FAULT_NONE,
-    AnswerRecord,
     Fault,
     LinkRecord,
     Message,
-    decode_answer,
     decode_link,
     next_message,
 )
@@ -268,93 +264,6 @@ cdef Link link_of(const LinkRecord* record):
 
 
 @cython.final
-cdef class Stage:
-    """Links read by a dump or by single queries, kept apart until it is known that they count.
-
-    `feed()` takes datagrams; the outcome is in `done` (an NLMSG_DONE with our sequence number came),
-    `errno` (the first error, 0 = none), `interrupted` (NLM_F_DUMP_INTR on any part), `faults`
-    (messages that were malformed) and `gone` (ifindexes that the kernel doesn't know, noted by
-    `mark_gone`).
-    """
-
-    def __cinit__(self):
-        self.gone = set()
-
-    def __dealloc__(self):
-        free(self.entries)
-
-    def __len__(self) -> int:
-        return <Py_ssize_t>self.count
-
-    @property
-    def ifindexes(self) -> list[int]:
-        """The ifindexes read, in the order of reading."""
-        return [self.entries[i].ifindex for i in range(self.count)]
-
-    @property
-    def whole(self) -> bool:
-        """Whether this is a dump that may be acted on."""
-        return self.done and self.errno == 0 and self.faults == 0
-
-    def mark_gone(self, int ifindex) -> None:
-        """The kernel answered "no such device" for this ifindex."""
-        self.gone.add(ifindex)
-
-    def feed(self, const uint8_t[::1] datagram, unsigned int seq) -> None:
-        """Reads one datagram of an answer to request `seq`; messages of other requests are left out."""
-        cdef Span span
-        cdef Message message
-        cdef LinkRecord record
-        cdef AnswerRecord answer
-        cdef Fault fault
-        if datagram.shape[0] == 0:
-            return
-        span.at = &datagram[0]
-        span.left = <size_t>datagram.shape[0]
-        while True:
-            fault = next_message(&span, &message)
-            if fault == FAULT_END:
-                return
-            if fault != FAULT_NONE:
-                self.faults += 1
-                if fault == FAULT_LENGTH:
-                    return
-                continue
-            if message.seq != seq:
-                continue
-            if message.flags & NLM_F_DUMP_INTR:
-                self.interrupted = True
-            if message.type == RTM_NEWLINK:
-                fault = decode_link(&message, &record)
-                if fault == FAULT_NONE:
-                    self.add(&record)
-                elif fault != FAULT_IGNORED:
-                    self.faults += 1
-            elif message.type == NLMSG_DONE or message.type == NLMSG_ERROR:
-                if decode_answer(&message, &answer) != FAULT_NONE:
-                    self.faults += 1
-                    continue
-                if answer.errno and not self.errno:
-                    self.errno = answer.errno
-                if message.type == NLMSG_DONE:
-                    self.done = True
-
-    cdef int add(self, const LinkRecord* record) except -1:
-        cdef LinkRecord* bigger
-        cdef size_t room
-        if self.count == self.room:
-            room = 2 * self.room if self.room else 32
-            bigger = <LinkRecord*>realloc(self.entries, room * sizeof(LinkRecord))
-            if bigger is NULL:
-                raise MemoryError
-            self.entries = bigger
-            self.room = room
-        self.entries[self.count] = record[0]
-        self.count += 1
-        return 0
-
-
-@cython.final
 cdef class LinkTable:
     """All links of one network namespace as observed, and what was told of them.
 
@@ -370,6 +279,8 @@ cdef class LinkTable:
         self.seed = <uint64_t><Py_ssize_t>hash("netreeve")
         self.told_events = []
         self.flushed = []
+        self.touched = []
+        self.suffixes = ()
         self.ambiguous_names = {}
 
     def __dealloc__(self):
@@ -503,6 +414,24 @@ cdef class LinkTable:
             self.flushed = []
         return flushed
 
+    def watch(self, tuple suffixes not None) -> None:
+        """Names that end with one of these (and are longer) are reported by `take_touched()`.
+
+        To be called before the first observation; `str`, decoded as names are.
+        """
+        self.suffixes = tuple([name_bytes(suffix) for suffix in suffixes])
+
+    def take_touched(self) -> list[tuple[str, int, bool]]:
+        """Watched links of which anything changed since the last call: (name, ifindex, present).
+
+        Not `present`: the link of this ifindex bears the name no longer. Any field of the record
+        counts, told or not; what the record doesn't hold (altnames, group, VNI) doesn't.
+        """
+        cdef list touched = self.touched
+        if touched:
+            self.touched = []
+        return touched
+
     # -- observations
 
     def observe(self, const uint8_t[::1] datagram) -> int:
@@ -566,6 +495,7 @@ cdef class LinkTable:
                 free(row)
                 raise MemoryError
             self.hold(row)
+            self.note_touched(row, True)
             return self.settle(row.name)
         row.version = version
         if memcmp(&row.record, record, sizeof(LinkRecord)) == 0:
@@ -589,13 +519,16 @@ cdef class LinkTable:
             memcmp(row.record.name, record.name, sizeof(record.name)) == 0
         ):
             row.record = record[0]
+            self.note_touched(row, True)
             if old.told_ifindex == record.ifindex:
                 self.transition(old, now_up, flaps)
             return self.settle(old)
+        self.note_touched(row, False)
         self.release(row)
         row.record = record[0]
         self.settle(old)                    # may free `old`
         self.hold(row)
+        self.note_touched(row, True)
         return self.settle(row.name)
 
     cdef int transition(self, NameRow* name, bint up, uint32_t flaps) except -1:
@@ -627,6 +560,7 @@ cdef class LinkTable:
     cdef int remove(self, LinkRow* row) except -1:
         cdef NameRow* name = row.name
         self.flushed.append(row.record.ifindex)
+        self.note_touched(row, False)
         self.release(row)
         map_remove(&self.links, <Keyed*>row)
         free(row)
@@ -669,6 +603,13 @@ cdef class LinkTable:
             free(name)
         return 0
 
+    cdef int note_touched(self, const LinkRow* row, bint present) except -1:
+        if row.watched:
+            self.touched.append((
+                text_of(row.record.name, row.record.name_len), row.record.ifindex, bool(present)
+            ))
+        return 0
+
     cdef int note_ambiguity(self, NameRow* name) except -1:
         cdef str text
         cdef tuple holders
@@ -692,6 +633,7 @@ cdef class LinkTable:
 
     cdef int hold(self, LinkRow* row) except -1:
         """Makes the row a holder of the name in its record."""
+        cdef size_t size
         cdef NameRow* name = self.name_row(row.record.name, row.record.name_len)
         if name is NULL:
             name = <NameRow*>calloc(1, sizeof(NameRow))
@@ -703,6 +645,13 @@ cdef class LinkTable:
             if map_put(&self.names, <Keyed*>name) < 0:
                 free(name)
                 raise MemoryError
+        row.watched = False
+        for suffix in self.suffixes:
+            size = <size_t>len(<bytes>suffix)
+            if size < name.size and (
+                memcmp(name.text + name.size - size, <const char*><bytes>suffix, size) == 0
+            ):
+                row.watched = True
         row.name = name
         row.next_holder = name.holders
         name.holders = row

@@ -45,6 +45,7 @@ cdef extern from "<linux/netlink.h>" nogil:
 
         NLMSG_ALIGNTO
         NLA_ALIGNTO
+        NLA_F_NESTED
         NLA_TYPE_MASK
 
         NETLINK_ADD_MEMBERSHIP
@@ -78,8 +79,12 @@ cdef extern from "<linux/rtnetlink.h>" nogil:
         RTM_NEWLINK
         RTM_DELLINK
         RTM_GETLINK
+        RTM_SETLINK
+        RTM_NEWLINKPROP
+        RTM_DELLINKPROP
         RTM_NEWADDR
         RTM_DELADDR
+        RTM_GETADDR
         RTM_NEWROUTE
         RTM_DELROUTE
         RTM_GETROUTE
@@ -139,22 +144,44 @@ cdef extern from "<linux/if_link.h>" nogil:
         IFLA_ADDRESS
         IFLA_IFNAME
         IFLA_MTU
+        IFLA_LINK
         IFLA_MASTER
         IFLA_WIRELESS
         IFLA_OPERSTATE
         IFLA_LINKINFO
+        IFLA_GROUP
         IFLA_EXT_MASK
+        IFLA_LINK_NETNSID
         IFLA_NEW_NETNSID
         IFLA_CARRIER_UP_COUNT
         IFLA_CARRIER_DOWN_COUNT
         IFLA_NEW_IFINDEX
+        IFLA_PROP_LIST
+        IFLA_ALT_IFNAME
 
         IFLA_INFO_KIND
+        IFLA_INFO_DATA
+
+        IFLA_BR_VLAN_FILTERING
+
+        IFLA_TUN_TYPE
+        IFLA_TUN_PERSIST
+
+        IFLA_VRF_TABLE
+
+        IFLA_VXLAN_ID
+        IFLA_VXLAN_LOCAL
+        IFLA_VXLAN_LOCAL6
+        IFLA_VXLAN_TTL
+        IFLA_VXLAN_LEARNING
+        IFLA_VXLAN_PORT
+        IFLA_VXLAN_COLLECT_METADATA
 
 
 cdef extern from "<linux/if.h>" nogil:
     enum:
         IFNAMSIZ
+        ALTIFNAMSIZ
 
         IFF_UP
         IFF_RUNNING
@@ -169,11 +196,20 @@ cdef extern from "<linux/if.h>" nogil:
         IF_OPER_UP
 
 
+cdef extern from "<linux/if_tun.h>" nogil:
+    enum:
+        IFF_TAP
+
+
 cdef extern from "<linux/if_addr.h>" nogil:
     enum:
         IFA_ADDRESS
         IFA_LOCAL
+        IFA_LABEL
         IFA_FLAGS
+        IFA_PROTO               # since 5.18; older kernels neither keep nor tell it
+
+        IFA_F_NODAD
 
     struct ifaddrmsg:
         uint8_t ifa_family

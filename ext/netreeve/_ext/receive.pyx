@@ -1,9 +1,9 @@
 """Events from a subscribed netlink socket: recvmmsg into a ring without the GIL, then straight on.
 
 Link messages go into a LinkTable; of addresses and routes only what concerns us becomes an object:
-RTM_DELADDR, and routes of our protocol or in a watched prefix. A datagram whose sender isn't the
-kernel is dropped unread (any process with CAP_NET_ADMIN can fake one; the header's nlmsg_pid proves
-nothing, the sockaddr's nl_pid does). A datagram that was cut is never parsed.
+addresses that others changed, and routes of our protocol or in a watched prefix. A datagram whose
+sender isn't the kernel is dropped unread (any process with CAP_NET_ADMIN can fake one; the header's
+nlmsg_pid proves nothing, the sockaddr's nl_pid does). A datagram that was cut is never parsed.
 """
 
 cimport cython
@@ -20,6 +20,7 @@ from netreeve._ext.kernel cimport (
     RTM_DELADDR,
     RTM_DELLINK,
     RTM_DELROUTE,
+    RTM_NEWADDR,
     RTM_NEWLINK,
     RTM_NEWROUTE,
     sockaddr_nl,
@@ -217,10 +218,10 @@ cdef class EventReader:
                     route_message(&route, message.type == RTM_DELROUTE, message.portid)
                 )
             return FAULT_NONE
-        if message.type == RTM_DELADDR:
+        if message.type == RTM_NEWADDR or message.type == RTM_DELADDR:
             fault = decode_addr(message, &addr)
-            if fault == FAULT_NONE:
-                self.found.append(addr_message(&addr, True))
+            if fault == FAULT_NONE and (message.portid != self.own_port or self.own_port == 0):
+                self.found.append(addr_message(&addr, message.type == RTM_DELADDR))
             return fault
         return FAULT_IGNORED
 

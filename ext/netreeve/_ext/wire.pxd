@@ -3,16 +3,16 @@
 from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t
 from libc.stddef cimport size_t
 
+from netreeve._ext.attributes cimport (
+    FAULT_END,
+    FAULT_IGNORED,
+    FAULT_LENGTH,
+    FAULT_NONE,
+    FAULT_SIZE,
+    FAULT_VALUE,
+    Fault,
+)
 from netreeve._ext.cursor cimport Span
-
-
-cdef enum Fault:
-    FAULT_NONE = 0          # decoded
-    FAULT_END = 1           # next_message: nothing is left
-    FAULT_LENGTH = 2        # a length is shorter than its header or longer than what is left
-    FAULT_SIZE = 3          # an attribute has not exactly the size of its type
-    FAULT_VALUE = 4         # a value no kernel sends (ifindex <= 0, prefix longer than an address)
-    FAULT_IGNORED = 5       # not for us: another type or family, or IFLA_WIRELESS
 
 
 cdef struct Message:        # one nlmsghdr and what follows it
@@ -48,6 +48,7 @@ cdef struct AddrRecord:     # RTM_NEWADDR, RTM_DELADDR
     uint8_t prefix_len
     uint8_t scope
     uint8_t has_local
+    uint8_t proto           # IFA_PROTO, 0 = none
     uint8_t addr[16]        # IFA_LOCAL where there, else IFA_ADDRESS; zero padded
 
 
@@ -83,13 +84,16 @@ cdef Fault decode_route(const Message* message, RouteRecord* out) noexcept nogil
 cdef Fault decode_answer(const Message* message, AnswerRecord* out) noexcept nogil
 
 
-cdef class _Value:         # frozen; equality, hash and repr by value
+cdef class _Value:         # frozen; equality, hash and repr by the members that were declared
     pass
+
+
+cdef object declare(type cls, tuple fields)
 
 
 cdef class AddrMessage(_Value):
     cdef readonly bint deleted
-    cdef readonly int family, ifindex, prefix_len, scope
+    cdef readonly int family, ifindex, prefix_len, scope, proto
     cdef readonly unsigned int flags
     cdef readonly bytes address         # 4 or 16 bytes
 
@@ -111,3 +115,4 @@ cdef class Answer(_Value):
 cdef AddrMessage addr_message(const AddrRecord* record, bint deleted)
 cdef RouteMessage route_message(const RouteRecord* record, bint deleted, unsigned int portid)
 cdef Answer answer(const AnswerRecord* record)
+cdef str text_of(const uint8_t* at, Py_ssize_t size)

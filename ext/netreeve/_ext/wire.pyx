@@ -16,24 +16,25 @@ from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memcpy, memset
 
 from netreeve._ext cimport kernel
+from netreeve._ext.attributes cimport (
+    IFINDEX_MAX,
+    Attribute,
+    next_attribute,
+    read_address,
+    read_ifindex,
+    read_name,
+    read_u8,
+    read_u32,
+    strnlen,
+)
 from netreeve._ext.cursor cimport Span, take, take_padded
 from netreeve._ext.prefix cimport address_size, has_host_bits
-
-
-cdef extern from "<string.h>" nogil:
-    size_t strnlen(const char* text, size_t size)
 
 
 # ---- C layer ------------------------------------------------------------------------------------
 
 cdef enum:
-    IFINDEX_MAX = 0x7fffffff        # an ifindex is a positive int in the kernel
     ERRNO_MAX = 4095                # MAX_ERRNO of the kernel's <linux/err.h>, which is not exported
-
-
-cdef struct Attribute:
-    uint16_t type           # without NLA_F_NESTED and NLA_F_NET_BYTEORDER
-    Span value
 
 
 cdef Fault next_message(Span* datagram, Message* out) noexcept nogil:
@@ -58,65 +59,6 @@ cdef Fault next_message(Span* datagram, Message* out) noexcept nogil:
     out.portid = header.nlmsg_pid
     out.payload.at = take_padded(datagram, size, kernel.NLMSG_ALIGNTO)
     out.payload.left = size
-    return FAULT_NONE
-
-
-cdef inline Fault next_attribute(Span* rest, Attribute* out) noexcept nogil:
-    cdef kernel.nlattr header
-    cdef const uint8_t* here
-    cdef size_t size
-    if rest.left == 0:
-        return FAULT_END
-    here = take(rest, sizeof(header))
-    if here == NULL:
-        return FAULT_LENGTH
-    memcpy(&header, here, sizeof(header))
-    if header.nla_len < sizeof(header):
-        return FAULT_LENGTH
-    size = header.nla_len - sizeof(header)
-    here = take_padded(rest, size, kernel.NLA_ALIGNTO)
-    if here == NULL:
-        return FAULT_LENGTH
-    out.type = <uint16_t>(header.nla_type & kernel.NLA_TYPE_MASK)
-    out.value.at = here
-    out.value.left = size
-    return FAULT_NONE
-
-
-cdef inline Fault read_u8(const Span* value, uint8_t* out) noexcept nogil:
-    if value.left != sizeof(out[0]):
-        return FAULT_SIZE
-    out[0] = value.at[0]
-    return FAULT_NONE
-
-
-cdef inline Fault read_u32(const Span* value, uint32_t* out) noexcept nogil:
-    if value.left != sizeof(out[0]):
-        return FAULT_SIZE
-    memcpy(out, value.at, sizeof(out[0]))
-    return FAULT_NONE
-
-
-cdef inline Fault read_ifindex(const Span* value, int32_t* out) noexcept nogil:
-    """0 is allowed: in an attribute it means none."""
-    cdef uint32_t number = 0
-    cdef Fault fault = read_u32(value, &number)
-    if fault != FAULT_NONE:
-        return fault
-    if number > <uint32_t>IFINDEX_MAX:
-        return FAULT_VALUE
-    out[0] = <int32_t>number        # checked on the line above
-    return FAULT_NONE
-
-
-cdef inline Fault read_name(const Span* value, uint8_t* name, uint8_t* length) noexcept nogil:
-    """Up to 15 bytes, any; a NUL may end them, and nothing may follow it."""
-    cdef size_t size = strnlen(<const char*>value.at, value.left)
-    if size >= <size_t>kernel.IFNAMSIZ or value.left > size + 1:
-        return FAULT_SIZE
-    memset(name, 0, <size_t>kernel.IFNAMSIZ)
-    memcpy(name, value.at, size)
-    length[0] = <uint8_t>size       # under IFNAMSIZ
     return FAULT_NONE
 
 
@@ -223,14 +165,6 @@ cdef Fault decode_link(const Message* message, LinkRecord* out) noexcept nogil:
     return FAULT_NONE
 
 
-cdef inline Fault read_address(const Span* value, size_t size, uint8_t* out) noexcept nogil:
-    """`out` has 16 bytes, of which those behind `size` stay as they are."""
-    if value.left != size:
-        return FAULT_SIZE
-    memcpy(out, value.at, size)
-    return FAULT_NONE
-
-
 cdef Fault decode_addr(const Message* message, AddrRecord* out) noexcept nogil:
     """RTM_NEWADDR or RTM_DELADDR of IPv4 or IPv6; FAULT_IGNORED for all others.
 
@@ -276,6 +210,8 @@ cdef Fault decode_addr(const Message* message, AddrRecord* out) noexcept nogil:
             out.has_local = 1
         elif type == kernel.IFA_FLAGS:
             fault = read_u32(&attribute.value, &out.flags)
+        elif type == kernel.IFA_PROTO:
+            fault = read_u8(&attribute.value, &out.proto)
         if fault != FAULT_NONE:
             return fault
     if fault != FAULT_END:
@@ -439,6 +375,10 @@ cdef str text_of(const uint8_t* at, Py_ssize_t size):
 cdef dict FIELDS = {}       # class -> names of its members, which equality, hash and repr go by
 
 
+cdef object declare(type cls, tuple fields):
+    FIELDS[cls] = fields
+
+
 cdef class _Value:
     """Frozen, made by decoding only, compared by value."""
 
@@ -498,19 +438,19 @@ cdef class Decoded(_Value):
     cdef readonly bint interrupted
 
 
-FIELDS[LinkMessage] = (
+declare(LinkMessage, (
     "deleted", "ifindex", "name", "kind", "flags", "mtu", "controller", "operstate", "mac",
     "has_counts", "up_count", "down_count", "moved",
-)
-FIELDS[AddrMessage] = (
-    "deleted", "family", "ifindex", "address", "prefix_len", "scope", "flags",
-)
-FIELDS[RouteMessage] = (
+))
+declare(AddrMessage, (
+    "deleted", "family", "ifindex", "address", "prefix_len", "scope", "flags", "proto",
+))
+declare(RouteMessage, (
     "deleted", "family", "dst", "prefix_len", "table", "metric", "tos", "protocol", "scope",
     "type", "flags", "oif", "nexthops", "has_gateway", "portid",
-)
-FIELDS[Answer] = ("seq", "errno", "text")
-FIELDS[Decoded] = ("messages", "faults", "ignored", "interrupted")
+))
+declare(Answer, ("seq", "errno", "text"))
+declare(Decoded, ("messages", "faults", "ignored", "interrupted"))
 
 
 cdef LinkMessage link_message(const LinkRecord* record, bint deleted):
@@ -540,6 +480,7 @@ cdef AddrMessage addr_message(const AddrRecord* record, bint deleted):
     self.prefix_len = record.prefix_len
     self.scope = record.scope
     self.flags = record.flags
+    self.proto = record.proto
     return self
 
 

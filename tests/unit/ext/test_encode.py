@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -203,7 +204,12 @@ def test_numbers_must_be_numbers() -> None:
 def test_a_dump_stands_alone() -> None:
     batch = Batch(1)
     batch.link_dump()
-    for add in (batch.link_dump, lambda: batch.link_get(1), lambda: batch.route_dump(V4)):
+    adds: list[Callable[[], int]] = [
+        batch.link_dump,
+        lambda: batch.link_get(1),
+        lambda: batch.route_dump(V4),
+    ]
+    for add in adds:
         with pytest.raises(ValueError, match="a dump stands alone"):
             add()
     assert len(batch) == 1

@@ -10,8 +10,8 @@ from netreeve._ext.index import (
     LinkRemoved,
     LinkTable,
     NameAmbiguous,
-    Stage,
 )
+from netreeve._ext.stage import Stage
 from tests.support import messages
 
 
@@ -329,3 +329,19 @@ def test_a_hundred_thousand_links_come_and_go(table: LinkTable) -> None:
     assert len(table) == count // 2
     assert all(table.by_name(f"v{i}") is not None for i in range(2, count + 1, 2))
     assert all(table.by_name(f"v{i}") is None for i in range(1, count + 1, 2))
+
+
+def test_watched_names_are_reported_whatever_changes(table: LinkTable) -> None:
+    table.watch(("-vrf", "-bri"))
+    told(table, new(10, "red-bri"), new(20, "eth0"), new(30, "-bri"))
+    assert table.take_touched() == [("red-bri", 10, True)]
+    told(table, new(10, "red-bri"), new(10, "red-bri", counts=(1, 0)), new(20, "eth0", up=False))
+    assert table.take_touched() == [("red-bri", 10, True)]
+    told(table, new(10, "red-vrf"), new(20, "blue-bri"), gone(10, "red-vrf"))
+    assert table.take_touched() == [
+        ("red-bri", 10, False),
+        ("red-vrf", 10, True),
+        ("blue-bri", 20, True),
+        ("red-vrf", 10, False),
+    ]
+    assert table.take_touched() == []
