@@ -158,6 +158,17 @@ async def test_carrier_flaps_that_the_kernel_merged_are_inferred(namespace: Name
         assert sum(event.flaps or 1 for event in downs) == 5
 
 
+async def test_a_veth_made_up_before_its_peer_is_never_told_up(namespace: Namespace) -> None:
+    async with watching(namespace) as watched:
+        for i in range(10):
+            namespace.ip(f"link add name cali{i} up type veth peer name eth{i}")
+        await asyncio.sleep(0.2)
+        for i in range(10):
+            assert watched.of(f"cali{i}") == [
+                LinkAdded(f"cali{i}", namespace.ifindex(f"cali{i}"), up=False)
+            ]
+
+
 async def test_rename_into_and_out_of_a_name(namespace: Namespace) -> None:
     namespace.ip("link add name veth12345 up type bridge")
     index = namespace.ifindex("veth12345")

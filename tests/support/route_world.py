@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from netreeve._ext.index import LinkAdded, LinkChanged, LinkRemoved
+from netreeve.model import route
 from netreeve.model.backoff import Backoff
 from netreeve.model.ids import EndpointId
 from netreeve.model.prefix import Prefix
@@ -278,9 +279,9 @@ class World:
                 assert at in wanted, f"left over: {at} {r}"
         assert {(c.key, c.endpoint) for c in self.routes.conflicts()} == conflicts
         for what, _ in self.plan.values():
-            ifindex = self.kernel.by_name(what.interface)
+            link = self.kernel.by_name(what.interface)
             state = self.routes.state(what.id)
-            if not what.admin_up or ifindex is None or not self.kernel.links[ifindex].up:
+            if not what.admin_up or link is None or not self.kernel.links[link].up:
                 assert state.kind == "pending"
             elif what.id in blocked:
                 assert state.kind == "refused"
@@ -298,3 +299,23 @@ class World:
 
 def kinds(ops: list[Op]) -> list[str]:
     return [type(op).__name__.lower() for op in ops]
+
+
+def up(world: World, name: str = "cali0", address: str = "10.65.0.1", owner: str = "a") -> int:
+    """An endpoint with its link up and its route there."""
+    ifindex = world.kernel.link_add(name, up=True)
+    world.set(endpoint(owner, name, address))
+    world.run()
+    world.check()
+    world.log.clear()
+    return ifindex
+
+
+def ready(world: World) -> route.Add:
+    """An Add in flight, not executed."""
+    world.kernel.link_add("cali0", up=True)
+    world.set(endpoint("a", "cali0", "10.65.0.1"))
+    world.drain()
+    (op,) = world.routes.collect(world.now, 9)
+    assert isinstance(op, route.Add)
+    return op

@@ -23,7 +23,7 @@ class Seen:
 
     @property
     def up(self) -> bool:
-        return self.admin_up and self.running
+        return self.admin_up and self.running and self.carrier
 
     @property
     def steady(self) -> bool:

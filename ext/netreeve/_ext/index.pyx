@@ -62,15 +62,21 @@ cdef inline uint64_t hash_name(const uint8_t* text, uint64_t seed) noexcept nogi
 
 
 cdef inline bint is_up(const LinkRecord* record) noexcept nogil:
-    """Operational: IFF_UP and IFF_RUNNING. (RUNNING holds for operstate UNKNOWN, as of a bridge.)"""
-    return (record.flags & (IFF_UP | IFF_RUNNING)) == (IFF_UP | IFF_RUNNING)
+    """Operational: IFF_UP, IFF_RUNNING and IFF_LOWER_UP.
+
+    RUNNING alone holds for operstate UNKNOWN too. A bridge, a VXLAN or a tap is usable like that,
+    and has LOWER_UP; a veth that was made up has not, until its peer is, and still says RUNNING in
+    its first message. After a loss of carrier it is LOWER_UP that goes first.
+    """
+    cdef uint32_t all_of = IFF_UP | IFF_RUNNING | IFF_LOWER_UP
+    return (record.flags & all_of) == all_of
 
 
 cdef inline bint is_steady(const LinkRecord* record) noexcept nogil:
     """Whether linkwatch has caught up: the counters move with the carrier, RUNNING follows later.
 
-    A message in between (RUNNING still there, LOWER_UP gone) has counted a change whose own
-    message is yet to come.
+    A message in between (LOWER_UP there, RUNNING not yet) has counted changes whose own messages
+    are yet to come.
     """
     if not record.flags & IFF_UP:
         return True
@@ -138,7 +144,7 @@ cdef class _Event:
 
 @cython.final
 cdef class LinkAdded(_Event):
-    """A link bears this name from now on, and is up (IFF_UP and IFF_RUNNING) or not."""
+    """A link bears this name from now on, and is up (IFF_UP, IFF_RUNNING, IFF_LOWER_UP) or not."""
 
     __match_args__ = ("name", "ifindex", "up")
     cdef readonly str name

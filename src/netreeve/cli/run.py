@@ -54,7 +54,5 @@ def run(args: argparse.Namespace) -> int:
         finally:
             # The loop gives its signals back as it closes: from here on another SIGTERM would turn
             # an orderly end into a death by signal.
-            signal.pthread_sigmask(
-                signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-            )
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
     return 0

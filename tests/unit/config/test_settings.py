@@ -35,6 +35,7 @@ def test_the_defaults_are_those_of_the_product() -> None:
         "STATUS": "jsonl:/var/lib/netreeve/status.jsonl",
         "STATE_DIR": "/var/lib/netreeve",
         "ENDPOINT_PREFIXES": "cali,tap,veth",
+        "OWNERSHIP": "name",
         "SUFFIX_VRF": "-vrf",
         "SUFFIX_BRIDGE": "-bri",
         "SUFFIX_VTEP": "-vtp",
@@ -49,6 +50,7 @@ def test_the_defaults_are_those_of_the_product() -> None:
         "RETRY_MIN_MS": "100",
         "RETRY_MAX_MS": "30000",
         "ALLOW_EMPTY_PLAN": "false",
+        "DELETE_BRAKE": "0.5",
         "JOURNAL_MAX_BYTES": "1073741824",
         "JOURNAL_RETENTION_S": "86400",
         "CONTROL_SOCKET": "/run/netreeve/control.sock",
@@ -219,14 +221,6 @@ def test_state_dir_loses_its_trailing_slash() -> None:
             " NETREEVE_RETRY_MAX_MS",
         ),
         ("NETREEVE_", "NETREEVE_ is set, but is no setting of netreeve"),
-        (
-            "NETREEVE_DELETE_BRAKE",
-            "NETREEVE_DELETE_BRAKE is set, but this version does not use it: it has no effect",
-        ),
-        (
-            "NETREEVE_OWNERSHIP",
-            "NETREEVE_OWNERSHIP is set, but this version does not use it: it has no effect",
-        ),
         (
             "NETREEVE_METRICS_LISTEN",
             "NETREEVE_METRICS_LISTEN is set, but this version does not use it: it has no effect",

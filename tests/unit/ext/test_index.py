@@ -143,6 +143,15 @@ def test_admin_flaps_quicker_than_linkwatch_are_inferred(table: LinkTable) -> No
     ]
 
 
+def test_a_veth_made_up_before_its_peer_is_not_up(table: LinkTable) -> None:
+    """Its first message says RUNNING, as operstate is UNKNOWN until linkwatch has come round."""
+    first = messages.IFF_UP | messages.IFF_RUNNING
+    assert told(table, messages.link(10, "eth0", flags=first)) == [
+        LinkAdded("eth0", 10, up=False)
+    ]
+    assert told(table, messages.link(10, "eth0", flags=messages.IFF_UP)) == []
+
+
 def test_a_carrier_that_comes_and_goes_while_admin_down_is_nobodys_flap(table: LinkTable) -> None:
     told(table, messages.link(10, "tap1", flags=0, counts=(1, 1)))
     assert told(table, messages.link(10, "tap1", flags=0, counts=(3, 3))) == []
@@ -152,10 +161,10 @@ def test_a_counter_that_runs_ahead_of_linkwatch_is_no_flap(table: LinkTable) -> 
     """A tap whose holder dies first says RUNNING without LOWER_UP, then no carrier."""
     told(table, new(10, counts=(1, 0)))
     ahead = messages.IFF_UP | messages.IFF_RUNNING
-    assert told(table, messages.link(10, "eth0", flags=ahead, counts=(1, 1))) == []
-    assert told(table, messages.link(10, "eth0", flags=messages.IFF_UP, counts=(1, 1))) == [
+    assert told(table, messages.link(10, "eth0", flags=ahead, counts=(1, 1))) == [
         LinkChanged("eth0", 10, up=False)
     ]
+    assert told(table, messages.link(10, "eth0", flags=messages.IFF_UP, counts=(1, 1))) == []
     assert told(table, new(10, counts=(2, 1))) == [LinkChanged("eth0", 10, up=True)]
 
 
