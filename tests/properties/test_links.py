@@ -216,10 +216,10 @@ class History:
 EVENTS = sorted(name for name in vars(History) if not name.startswith("_") and name != "kernel")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.integers(0, 2**16),
-    st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 2**16)), max_size=40),
+    st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 2**16)), min_size=3, max_size=60),
 )
 def test_ours_become_as_planned_and_others_stay(seed: int, events: list[tuple[str, int]]) -> None:
     history = History(seed)

@@ -28,12 +28,15 @@ __all__ = [
     "KINDS",
     "MAX_NAME_BYTES",
     "REAL_KIND",
+    "TOKEN_PREFIX",
     "Kind",
     "Scheme",
     "Suffixes",
     "Verdict",
     "check_name",
     "scheme",
+    "token",
+    "token_object",
 ]
 
 MAX_NAME_BYTES = 15
@@ -45,6 +48,10 @@ KINDS: tuple[Kind, ...] = ("vrf", "bridge", "vtep", "tap")
 REAL_KIND: dict[Kind, str] = {"vrf": "vrf", "bridge": "bridge", "vtep": "vxlan", "tap": "tun"}
 """IFLA_INFO_KIND that a link of ours must have."""
 
+TOKEN_PREFIX = "netreeve."
+"""What every token begins with, whoever's it is."""
+
+_INSTANCE = re.compile(r"[A-Za-z0-9-]{8,64}")
 _BASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _SUFFIX = re.compile(r"[A-Za-z0-9._-]+")
 _PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,14}")
@@ -65,6 +72,11 @@ class Suffixes:
         """The suffix of `kind`."""
         suffix: str = getattr(self, kind)
         return suffix
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Every suffix."""
+        return (self.vrf, self.bridge, self.vtep, self.tap)
 
 
 DEFAULT_SUFFIXES = Suffixes()
@@ -211,6 +223,25 @@ def scheme(
     """The scheme of the settings of these names; ValueError as `Scheme` raises it."""
     suffixes = Suffixes(vrf=suffix_vrf, bridge=suffix_bridge, vtep=suffix_vtep, tap=suffix_tap)
     return Scheme(suffixes, owned_base, tuple(endpoint_prefixes))
+
+
+def token(instance: str, name: str) -> str:
+    """The alternative name by which we change and delete the link of ours called `name`.
+
+    `instance` is the installation's id in this namespace: 8 to 64 letters, digits and `-`, else
+    ValueError. A token is longer than any name of a link can be, so that none can be taken for it.
+    """
+    if not _INSTANCE.fullmatch(instance):
+        raise ValueError(
+            f"an instance id is 8 to 64 letters, digits and `-`, not {quoted(instance)}"
+        )
+    return f"{TOKEN_PREFIX}{instance}.{name}"
+
+
+def token_object(instance: str, altname: str) -> str | None:
+    """The name of the link that `altname` is the token of; None if it is no token of ours."""
+    prefix = f"{TOKEN_PREFIX}{instance}."
+    return altname[len(prefix) :] or None if altname.startswith(prefix) else None
 
 
 def check_name(name: str) -> None:

@@ -63,6 +63,14 @@ class LinkAddress(NamedTuple):
         length = _parse_length(text, tail, family) if slash else MAX_LENGTH[family]
         return cls(family, address, length)
 
+    @property
+    def network(self) -> Prefix:
+        """The network that it is in."""
+        bits = 8 * len(self.address)
+        host = (1 << (bits - self.length)) - 1
+        masked = int.from_bytes(self.address) & ~host
+        return Prefix(self.family, masked.to_bytes(bits // 8), self.length)
+
     def __str__(self) -> str:
         return f"{inet_ntop(self.family, self.address)}/{self.length}"
 

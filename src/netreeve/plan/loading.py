@@ -122,6 +122,7 @@ class _Loading:
         self._findings: list[_Finding] = []
         self._whole = whole
         self._vpc_names: set[str] = set()
+        self._without_table: set[str] = set()
         self._taken: dict[Hashable, Where] = {}
         self._ids: dict[EndpointId, Where] = {}
         self._interfaces: dict[str, Where] = {}
@@ -185,6 +186,8 @@ class _Loading:
                     self._whole = False
                 else:
                     self._vpc_names.add(name)
+                    if getattr(vpc, "table", UNSET) is UNSET:
+                        self._without_table.add(name)
 
     # Entries to objects.
 
@@ -225,9 +228,10 @@ class _Loading:
         mac = self._value(fields.mac, entry.mac, here, "mac")
         mtu = self._value(fields.mtu, entry.mtu, here, "mtu")
         addresses = self._bridge_addresses(entry.addresses, mtu, here)
-        if len(self._findings) > before or not (name and table and vni and vtep):
+        filtering = None if entry.vlan_filtering is UNSET else entry.vlan_filtering
+        if len(self._findings) > before or not (name and vni and vtep):
             return None
-        return Vpc(name, table, vni, vtep, mac, mtu, addresses)
+        return Vpc(name, table, vni, vtep, mac, mtu, addresses, filtering)
 
     def _vtep(self, entry: schema.VtepEntry | UnsetType, here: Where) -> Vtep | None:
         if entry is UNSET:
@@ -280,6 +284,11 @@ class _Loading:
                     f"`controller` {quoted(name)} would be of a VPC {quoted(base)}, "
                     "which is not in the plan"
                 )
+            if kind == "vrf" and base in self._without_table:
+                raise ValueError(
+                    f"`controller` {quoted(name)}: the VPC {quoted(base)} has no `table`, "
+                    "so there is no VRF"
+                )
         return name
 
     def _endpoint(self, entry: schema.EndpointEntry, part: _Part, path: Path) -> Endpoint | None:
@@ -303,7 +312,8 @@ class _Loading:
             self._note(f"`vpc` {quoted(vpc)} is not in the plan", here, "vpc")
         uid = self._value(fields.uid, entry.uid, here, "uid")
         admin_up = entry.admin == "up" or self._value(fields.admin_up, entry.admin, here, "admin")
-        addresses = self._addresses(entry.addresses, vpc, here)
+        routed = None if vpc in self._without_table else vpc
+        addresses = self._addresses(entry.addresses, routed, here)
         if endpoint_id is None or interface is None or admin_up is None:
             return None
         if len(self._findings) > before:
@@ -324,7 +334,7 @@ class _Loading:
             if prefix.length == 0 and vpc is None:
                 words = (
                     f"{quoted(text)} would take the node's own default route; "
-                    "only an endpoint of a VPC can have it"
+                    "only an endpoint of a VPC with a `table` can have it"
                 )
                 self._note(words, here, "addresses", index)
             first = taken.setdefault(prefix, here)

@@ -39,17 +39,24 @@ class Vtep:
 class Vpc:
     """A routing domain: a VRF of `table`, a bridge with `addresses`, a VTEP of `vni`.
 
-    `name` is the base that the three link names are made from. `mac` ("02:00:00:00:10:01", lower
-    case) and `mtu` (bytes) hold for all three; None leaves them to the kernel.
+    `name` is the base that the link names are made from. Without a `table` there is no VRF. `mac`
+    ("02:00:00:00:10:01", lower case) and `mtu` (bytes) hold for all of its links; None leaves
+    them, and `vlan_filtering` of the bridge, to the kernel.
     """
 
     name: str
-    table: int
+    table: int | None
     vni: int
     vtep: Vtep
     mac: str | None = None
     mtu: int | None = None
     addresses: tuple[LinkAddress, ...] = ()
+    vlan_filtering: bool | None = None
+
+    @property
+    def mac_bytes(self) -> bytes | None:
+        """`mac` as the kernel has it."""
+        return None if self.mac is None else bytes.fromhex(self.mac.replace(":", ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,5 +82,7 @@ class Plan:
         return not (self.vpcs or self.taps or self.endpoints)
 
     def route_table(self, endpoint: Endpoint, default: int) -> int:
-        """The table that the endpoint's routes go to: its VPC's, or `default` without one."""
-        return default if endpoint.vpc is None else self.vpcs[endpoint.vpc].table
+        """The table that the endpoint's routes go to: its VPC's, or `default` where it has no
+        VPC, or that has no table."""
+        table = None if endpoint.vpc is None else self.vpcs[endpoint.vpc].table
+        return default if table is None else table

@@ -44,12 +44,13 @@ class VpcEntry(msgspec.Struct, forbid_unknown_fields=True):
     """One item of `vpcs`."""
 
     name: str
-    table: int
     vni: int
     vtep: VtepEntry
+    table: int | UnsetType = UNSET
     mac: str | UnsetType = UNSET
     mtu: int | UnsetType = UNSET
     addresses: list[str] = []
+    vlan_filtering: bool | UnsetType = UNSET
 
 
 class TapEntry(msgspec.Struct, forbid_unknown_fields=True):
@@ -98,6 +99,9 @@ def explain(node: Node, wanted: Any = Entries, what: str = "a plan document") ->
     elif wanted is str:
         if not isinstance(value, str):
             yield Flaw(node.at, f"{what} is text; {_found(value, quote=True)}")
+    elif wanted is bool:
+        if not isinstance(value, bool):
+            yield Flaw(node.at, f"{what} is true or false; {_found(value)}")
     elif type(value) is not int:
         bare = isinstance(value, str) and value.isascii() and value.isdigit()
         hint = ": write it without quotes" if bare else ""

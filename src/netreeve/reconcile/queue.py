@@ -37,6 +37,11 @@ class Queue(Generic[T]):
     def __len__(self) -> int:
         return len(self._ready) + len(self._due)
 
+    @property
+    def ready(self) -> bool:
+        """Whether `take` has an item without waiting."""
+        return bool(self._ready)
+
     def __contains__(self, item: T) -> bool:
         return item in self._ready or item in self._due
 

@@ -150,3 +150,19 @@ def test_the_scheme_of_the_settings() -> None:
         ("cali", "tap", "veth"), ownership.DEFAULT_BASE, "-vrf", "-bri", "-vtp", "-tap"
     )
     assert made == SCHEME
+
+
+def test_a_token_can_be_no_name_and_tells_its_link() -> None:
+    made = ownership.token("0123456789ab", "red-bri")
+    assert made == "netreeve.0123456789ab.red-bri"
+    assert len(ownership.token("12345678", "")) > ownership.MAX_NAME_BYTES
+    assert ownership.token_object("0123456789ab", made) == "red-bri"
+    assert ownership.token_object("another00install", made) is None
+    assert ownership.token_object("0123456789ab", "netreeve.0123456789ab.") is None
+    assert ownership.token_object("0123456789ab", "red-bri") is None
+
+
+@pytest.mark.parametrize("instance", ["", "short", "with.a.dot", "x" * 65, "12345678\n"])
+def test_what_is_no_instance_id(instance: str) -> None:
+    with pytest.raises(ValueError, match="an instance id is"):
+        ownership.token(instance, "red-bri")

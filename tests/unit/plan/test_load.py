@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from socket import AF_INET, AF_INET6
 
@@ -404,3 +405,36 @@ def test_another_suffix_is_refused() -> None:
 def test_long_texts_are_cut_short_in_messages() -> None:
     (found,) = problems(f"endpoints: [{{id: a/b/c, interface: {'x' * 10_000}}}]")
     assert len(found) < 300
+
+
+def test_a_vpc_without_a_table() -> None:
+    made = load(
+        "vpcs: [{name: a, vni: 2, vtep: {local: 192.0.2.1}, vlan_filtering: true}]\n"
+        "endpoints: [{id: a/b/c, interface: cali1, vpc: a, addresses: [10.0.0.1]}]"
+    )
+    vpc = made.vpcs["a"]
+    assert (vpc.table, vpc.vlan_filtering, vpc.mac_bytes) == (None, True, None)
+    (endpoint,) = made.endpoints.values()
+    assert made.route_table(endpoint, 254) == 254
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("taps: [{name: t, controller: a-vrf}]", "has no `table`, so there is no VRF"),
+        (
+            "endpoints: [{id: a/b/c, interface: cali1, vpc: a, addresses: [0.0.0.0/0]}]",
+            "only an endpoint of a VPC with a `table` can have it",
+        ),
+        (
+            "endpoints: [{id: a/b/c, interface: cali1, vpc: a, addresses: [10.0.0.1]},\n"
+            "{id: a/b/d, interface: cali2, addresses: [10.0.0.1]}]",
+            "10.0.0.1/32 is an endpoint's address already, in the same table",
+        ),
+        ("vpcs: [{name: b, vni: 3, vtep: {local: 192.0.2.1}, vlan_filtering: 1}]", "true or false"),
+    ],
+)
+def test_what_needs_a_table(text: str, words: str) -> None:
+    vpc = "vpcs: [{name: a, vni: 2, vtep: {local: 192.0.2.1}}]"
+    with pytest.raises(PlanError, match=re.escape(words)):
+        load(vpc, text)
