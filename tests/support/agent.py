@@ -188,7 +188,7 @@ class AgentProcess:
     def status(self) -> dict[str, Any]:
         return client.get(str(self.control_path), "/v1/status")
 
-    def wait_in_sync(self) -> Self:
+    def wait_in_sync(self, timeout_s: float = 10.0) -> Self:
         """Until links, routes and plan are in sync, and nothing is wrong with the plan."""
 
         def ready() -> bool:
@@ -200,7 +200,7 @@ class AgentProcess:
                 return False
             return bool(status["ready"])
 
-        blocking_until(ready, "the agent in sync")
+        blocking_until(ready, "the agent in sync", timeout_s)
         return self
 
     def wait_plan_taken(self) -> None:
@@ -210,8 +210,10 @@ class AgentProcess:
         )
         self.wait_status("the whole plan", lambda s: s["plan"]["endpoints"] == count)
 
-    def wait_status(self, what: str, condition: Callable[[dict[str, Any]], object]) -> None:
-        blocking_until(lambda: condition(self.status()), what)
+    def wait_status(
+        self, what: str, condition: Callable[[dict[str, Any]], object], timeout_s: float = 10.0
+    ) -> None:
+        blocking_until(lambda: condition(self.status()), what, timeout_s)
 
     def records(self, workload: str | None = None) -> list[Transition]:
         """What the journal holds, without the sentinel's; of one endpoint, if it is given."""
