@@ -52,7 +52,7 @@ cdef class LinkTable:
     cdef NameRow* find_name(self, object name) except? NULL
     cdef tuple holders_of(self, const NameRow* name)
     cdef int event(self, const LinkRecord* record, bint deleted) except -1
-    cdef int replace(self, const LinkRecord* record, uint64_t version) except -1
+    cdef int replace(self, const LinkRecord* record, uint64_t version, bint event) except -1
     cdef int remove(self, LinkRow* row) except -1
     cdef int hold(self, LinkRow* row) except -1
     cdef void release(self, LinkRow* row) noexcept

@@ -428,10 +428,10 @@ cdef class LinkTable:
         self.suffixes = tuple([name_bytes(suffix) for suffix in suffixes])
 
     def take_touched(self) -> list[tuple[str, int, bool]]:
-        """Watched links of which anything changed since the last call: (name, ifindex, present).
+        """Watched links that may have changed since the last call: (name, ifindex, present).
 
-        Not `present`: the link of this ifindex bears the name no longer. Any field of the record
-        counts, told or not; what the record doesn't hold (altnames, group, VNI) doesn't.
+        Not `present`: the link of this ifindex bears the name no longer. Any event counts, also one
+        that repeats the record: what that doesn't hold (altnames, VNI, ttl) is what changed then.
         """
         cdef list touched = self.touched
         if touched:
@@ -476,7 +476,7 @@ cdef class LinkTable:
         cdef LinkRow* row
         self.version += 1
         if not deleted:
-            return self.replace(record, self.version)
+            return self.replace(record, self.version, True)
         if self.dump_deleted is not None:
             self.dump_deleted.add(record.ifindex)
         row = self.link_row(record.ifindex)
@@ -484,7 +484,7 @@ cdef class LinkTable:
             self.remove(row)
         return 0
 
-    cdef int replace(self, const LinkRecord* record, uint64_t version) except -1:
+    cdef int replace(self, const LinkRecord* record, uint64_t version, bint event) except -1:
         cdef LinkRow* row = self.link_row(record.ifindex)
         cdef NameRow* old
         cdef bint was_up, now_up, reborn
@@ -505,7 +505,8 @@ cdef class LinkTable:
             return self.settle(row.name)
         row.version = version
         if memcmp(&row.record, record, sizeof(LinkRecord)) == 0:
-            return 0                        # half of all messages; nothing is allocated for them
+            # Half of all messages; nothing is allocated for them, but where the link is watched.
+            return self.note_touched(row, True) if event else 0
 
         old = row.name
         was_up = is_up(&row.record)
@@ -742,7 +743,7 @@ cdef class LinkTable:
         if row is not NULL:
             if row.version > asked:
                 return 0
-            return self.replace(record, row.version)
+            return self.replace(record, row.version, False)
         if deleted is not None and record.ifindex in deleted:
             return 0
-        return self.replace(record, asked)
+        return self.replace(record, asked, False)

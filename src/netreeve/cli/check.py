@@ -7,14 +7,12 @@ import os
 import sys
 from pathlib import Path
 
+from netreeve.cli import documents
 from netreeve.config import settings
-from netreeve.errors import PlanError, Problem, UsageError
+from netreeve.errors import PlanError
 from netreeve.model import ownership
 from netreeve.model.text import printable
-from netreeve.plan.document import Document
-from netreeve.plan.loading import load
 from netreeve.plan.model import Plan
-from netreeve.sources.files import plan_names, read_document
 
 HELP = "Validate plan documents; every error with file, line, column and what was expected."
 
@@ -38,48 +36,14 @@ def run(args: argparse.Namespace) -> int:
     paths: list[Path] = args.paths
     chosen = settings.load(os.environ)
     scheme = ownership.scheme(**{name: getattr(chosen, name) for name in settings.NAMING})
-    documents, problems = _read(paths)
-    plan = None
     try:
-        plan = load(documents, scheme, whole=not problems)
+        plan, files = documents.load(paths, scheme)
     except PlanError as error:
-        problems.extend(error.problems)
-    if plan is None or problems:
-        for problem in sorted(problems):
+        for problem in error.problems:
             print(printable(str(problem)), file=sys.stderr)
         return PlanError.exit_code
-    print(_summary(plan, len(documents)))
+    print(_summary(plan, files))
     return 0
-
-
-def _read(paths: list[Path]) -> tuple[list[Document], list[Problem]]:
-    documents: dict[Path, Document] = {}
-    problems: list[Problem] = []
-    for path in _expand(paths, problems):
-        read = read_document(path)
-        if isinstance(read, Problem):
-            problems.append(read)
-        else:
-            documents[path] = read
-    return list(documents.values()), problems
-
-
-def _expand(paths: list[Path], problems: list[Problem]) -> list[Path]:
-    """The files that the arguments name, each once; UsageError for one that isn't there."""
-    files: dict[Path, None] = {}
-    for path in paths:
-        try:
-            if path.is_dir():
-                files.update(dict.fromkeys(path / name for name in plan_names(path)))
-            elif path.exists():
-                files[path] = None
-            else:
-                raise UsageError(f"{printable(str(path))} is not there")
-        except OSError as error:
-            problems.append(Problem(str(path), 0, 0, f"can't be read: {error.strerror}"))
-        except ValueError as error:
-            raise UsageError(f"{printable(str(path))}: {error}") from None
-    return list(files)
 
 
 def _summary(plan: Plan, files: int) -> str:

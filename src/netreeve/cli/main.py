@@ -20,7 +20,19 @@ from netreeve.errors import NetreeveError, UsageError
 
 __all__ = ["COMMANDS", "Command", "main"]
 
-COMMANDS = ("run", "monitor", "check", "status", "log", "config", "demo")
+COMMANDS = (
+    "run",
+    "monitor",
+    "check",
+    "plan",
+    "apply",
+    "status",
+    "explain",
+    "log",
+    "config",
+    "cleanup",
+    "demo",
+)
 
 DESCRIPTION = """\
 Race-free links, owned routes and ordered endpoint status on a node.

@@ -5,11 +5,13 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlencode
 
 from netreeve.errors import NetreeveError, NotPermitted
 
-__all__ = ["get"]
+__all__ = ["NoAgent", "get", "post"]
 
 TIMEOUT_S = 5.0
 REMEDY = (
@@ -31,26 +33,50 @@ class _Connection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def get(path: str | None, resource: str, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+class NoAgent(NetreeveError):
+    """There is no control socket, or nobody listens on it."""
+
+
+def get(
+    path: str | None,
+    resource: str,
+    timeout_s: float = TIMEOUT_S,
+    query: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
     """The JSON object that the agent on the socket `path` gives for `resource` ("/v1/status").
 
     `path` is the setting CONTROL_SOCKET; None means that there is none. Raises NotPermitted where
-    the socket isn't ours to use, NetreeveError where no agent answers, or not as expected; the text
-    says what to do.
+    the socket isn't ours to use, NoAgent where no agent answers, NetreeveError where it doesn't
+    answer as expected; the text says what to do.
     """
+    if query:
+        resource = f"{resource}?{urlencode(query, errors='surrogateescape')}"
+    return _request(path, "GET", resource, None, timeout_s)
+
+
+def post(
+    path: str | None, resource: str, order: Mapping[str, Any], timeout_s: float = TIMEOUT_S
+) -> dict[str, Any]:
+    """The same for an order, with a JSON object of what is wanted."""
+    return _request(path, "POST", resource, json.dumps(dict(order)).encode(), timeout_s)
+
+
+def _request(
+    path: str | None, method: str, resource: str, body: bytes | None, timeout_s: float
+) -> dict[str, Any]:
     if path is None:
-        raise NetreeveError(
+        raise NoAgent(
             "NETREEVE_CONTROL_SOCKET is empty, so there is no control socket to ask the agent on"
         )
     connection = _Connection(path, timeout_s)
     try:
-        connection.request("GET", resource)
+        connection.request(method, resource, body)
         response = connection.getresponse()
         body = response.read()
     except (FileNotFoundError, NotADirectoryError):
-        raise NetreeveError(f"no agent: there is no control socket {path}; {REMEDY}") from None
+        raise NoAgent(f"no agent: there is no control socket {path}; {REMEDY}") from None
     except ConnectionRefusedError:
-        raise NetreeveError(f"no agent answers on the control socket {path}; {REMEDY}") from None
+        raise NoAgent(f"no agent answers on the control socket {path}; {REMEDY}") from None
     except PermissionError:
         raise _denied(path) from None
     except TimeoutError:

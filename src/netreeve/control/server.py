@@ -1,6 +1,7 @@
 """The control socket: where a running agent answers the commands of its own node.
 
-HTTP on a Unix socket: `GET /v1/status` gives one JSON object. Two locks guard it, the file's mode
+HTTP on a Unix socket: `GET /v1/status` gives one JSON object, and so does all else that is asked
+(GET, with a query) or ordered (POST, with a small JSON object). Two locks guard it, the file's mode
 and the peer's user id, because a mode alone is lost as soon as somebody changes it.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import json
 import logging
 import os
 import socket
@@ -16,14 +18,15 @@ import stat
 import struct
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
+from urllib.parse import parse_qsl
 
 from aiohttp import web
 
 from netreeve.errors import NetreeveError, NotPermitted
 from netreeve.model.text import json_bytes
 
-__all__ = ["ControlServer"]
+__all__ = ["ControlServer", "Handler", "Misunderstood"]
 
 log = logging.getLogger(__name__)
 
@@ -34,18 +37,37 @@ LOCK_PAUSE_S = 0.05
 PROBE_TIMEOUT_S = 1.0
 # The agent has five seconds from SIGTERM to its end; a client that dawdles gets one of them.
 GOODBYE_S = 1.0
+# Of the body of an order.
+BODY_BYTES = 65536
+
+Handler: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+"""Takes the members of the query or of the body. It must not trust them: Misunderstood."""
+
+
+class Misunderstood(Exception):
+    """A question or an order lacks a member, or one isn't as it should be: answered with 400."""
 
 
 class ControlServer:
     """Serves `status()` on the Unix socket `path`, for root and for the agent's own user.
 
     `status` is called on the loop, for each request; it must not block. What it raises is logged
-    and answered with 500.
+    and answered with 500. `questions` and `orders` are further handlers, by resource; what is no
+    UTF-8 in a query arrives with surrogates.
     """
 
-    def __init__(self, path: str, status: Callable[[], Mapping[str, Any]]) -> None:
+    def __init__(
+        self,
+        path: str,
+        status: Callable[[], Mapping[str, Any]],
+        *,
+        questions: Mapping[str, Handler] | None = None,
+        orders: Mapping[str, Handler] | None = None,
+    ) -> None:
         self._path = path
         self._status = status
+        self._questions = questions or {}
+        self._orders = orders or {}
         self._runner: web.AppRunner | None = None
         self._server: asyncio.AbstractServer | None = None
         self._identity: tuple[int, int] | None = None
@@ -62,8 +84,12 @@ class ControlServer:
             raise NotPermitted(f"{self._prefix()}: {error.strerror}") from error
         except OSError as error:
             raise NetreeveError(f"{self._prefix()}: {error}") from error
-        app = web.Application(middlewares=[_own_user_only])
+        app = web.Application(middlewares=[_own_user_only], client_max_size=BODY_BYTES)
         app.router.add_get("/v1/status", self._answer)
+        for resource in self._questions:
+            app.router.add_get(resource, self._ask)
+        for resource in self._orders:
+            app.router.add_post(resource, self._order)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=GOODBYE_S)
         await self._runner.setup()
         handler = self._runner.server
@@ -152,7 +178,32 @@ class ControlServer:
             )
 
     async def _answer(self, request: web.Request) -> web.Response:
-        return web.Response(body=json_bytes(self._status()), content_type="application/json")
+        return _json(self._status())
+
+    async def _ask(self, request: web.Request) -> web.Response:
+        query = request.rel_url.raw_query_string
+        given = dict(parse_qsl(query, keep_blank_values=True, errors="surrogateescape"))
+        return await _handled(self._questions[request.path], given)
+
+    async def _order(self, request: web.Request) -> web.Response:
+        try:
+            given = json.loads(await request.read())
+        except ValueError:
+            given = None
+        if not isinstance(given, dict):
+            raise web.HTTPBadRequest(text="the body is no JSON object")
+        return await _handled(self._orders[request.path], given)
+
+
+async def _handled(handler: Handler, given: Mapping[str, Any]) -> web.Response:
+    try:
+        return _json(await handler(given))
+    except Misunderstood as error:
+        raise web.HTTPBadRequest(text=str(error)) from error
+
+
+def _json(answer: Mapping[str, Any]) -> web.Response:
+    return web.Response(body=json_bytes(answer), content_type="application/json")
 
 
 @web.middleware

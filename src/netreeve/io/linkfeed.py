@@ -38,9 +38,11 @@ class Listener(Protocol):
         self,
         events: list[LinkAdded | LinkChanged | LinkRemoved | NameAmbiguous],
         flushed: list[int],
+        touched: list[tuple[str, int, bool]],
     ) -> None:
-        """What the name machine tells, in order, and ifindexes whose IPv4 routes the kernel has
-        dropped (admin state fell, deleted, moved away)."""
+        """What the name machine tells, in order; ifindexes whose IPv4 routes the kernel has
+        dropped (admin state fell, deleted, moved away); and of which watched links anything
+        changed, as (name, ifindex, present)."""
 
     def published(self) -> None:
         """The table equals the kernel as of now."""
@@ -53,7 +55,8 @@ class LinkFeed:
     """The links of one namespace, kept equal to the kernel, told to one listener.
 
     `rcvbuf_bytes`: receive buffer asked for; see `obtained_rcvbuf_bytes`. `resync_interval_s`: full
-    comparison that often, 0 = never. `start()` before anything else, `close()` at the end.
+    comparison that often, 0 = never. `watch`: suffixes of names of which every change is told.
+    `start()` before anything else, `close()` at the end.
     """
 
     def __init__(
@@ -65,8 +68,10 @@ class LinkFeed:
         resync_interval_s: float,
         backoff: Backoff,
         netns: NetNs | None = None,
+        watch: tuple[str, ...] = (),
     ) -> None:
         self.table = LinkTable()
+        self.table.watch(watch)
         self.reader = EventReader(self.table)
         self.sync = sync.LinkSync(
             self.table, interval_s=resync_interval_s, backoff=backoff, rng=random.random
@@ -168,8 +173,9 @@ class LinkFeed:
     def _tell(self) -> None:
         events = self.table.take_told()
         flushed = self.table.take_flushed()
-        if events or flushed:
-            self._listener.told(events, flushed)
+        touched = self.table.take_touched()
+        if events or flushed or touched:
+            self._listener.told(events, flushed, touched)
 
     # -- the driver
 

@@ -155,6 +155,7 @@ class LinkMonitor:
         self,
         events: list[LinkAdded | LinkChanged | LinkRemoved | NameAmbiguous],
         flushed: list[int],
+        touched: list[tuple[str, int, bool]],
     ) -> None:
         self._queue.extend(events)
         self._notify()

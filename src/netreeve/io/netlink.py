@@ -16,25 +16,30 @@ import functools
 import select
 import socket
 import struct
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
-from netreeve._ext import wire
+from netreeve._ext import details, wire
 from netreeve._ext.encode import Batch
 from netreeve._ext.stage import Stage
 from netreeve.errors import KernelError, NotPermitted
 from netreeve.io.namespaces import NetNs, inside
+from netreeve.io.tun import make_tap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from netreeve._ext.wire import Answer, RouteMessage
+    from netreeve._ext.details import LinkDetails
+    from netreeve._ext.wire import AddrMessage, Answer, RouteMessage
 
 T = TypeVar("T")
 
 __all__ = [
+    "LINKS_PER_BATCH",
     "RTNLGRP_IPV4_IFADDR",
     "RTNLGRP_IPV4_ROUTE",
+    "RTNLGRP_IPV6_IFADDR",
     "RTNLGRP_IPV6_ROUTE",
     "RTNLGRP_LINK",
     "EventSocket",
@@ -51,6 +56,7 @@ SO_RCVBUFFORCE = 33
 RTNLGRP_LINK = 1
 RTNLGRP_IPV4_IFADDR = 5
 RTNLGRP_IPV4_ROUTE = 7
+RTNLGRP_IPV6_IFADDR = 9
 RTNLGRP_IPV6_ROUTE = 11
 
 NLMSG_ERROR = 2
@@ -66,6 +72,8 @@ REQUEST_RCVBUF_BYTES = 4 * 1024 * 1024
 ANSWER_TIMEOUT_S = 10
 # Questions about single links sent together: their answers may be 67 KB each.
 LINKS_PER_BATCH = 32
+# Links come and go while others are dumped; who must have a whole view tries this often.
+INTERRUPTED_TRIES = 5
 
 
 def _open(rcvbuf_bytes: int, netns: NetNs | None) -> tuple[socket.socket, int]:
@@ -207,6 +215,8 @@ class Kernel:
             self._dumps = _Exchange(netns, strict=True)
         except PermissionError as error:
             raise NotPermitted(f"opening a netlink socket: {error}") from error
+        self._netns = netns
+        self._under_way: dict[object, float] = {}
         self._request_thread = ThreadPoolExecutor(1, "netreeve-requests")
         self._dump_thread = ThreadPoolExecutor(1, "netreeve-dumps")
 
@@ -221,6 +231,11 @@ class Kernel:
         self._dump_thread.shutdown()
         self._requests.close()
         self._dumps.close()
+
+    @property
+    def longest_call_s(self) -> float:
+        """How long the oldest call that is under way has been so, 0 where none is."""
+        return time.monotonic() - next(iter(self._under_way.values()), time.monotonic())
 
     async def dump_links(self) -> Stage:
         """All links; look at `Stage.whole` before acting on it."""
@@ -251,6 +266,32 @@ class Kernel:
             self._dump_thread, lambda: self._dump_routes(family, table, protocol, keep)
         )
 
+    async def dump_details(self, kind: str | None = None) -> list[LinkDetails]:
+        """All links with what the link table doesn't hold; `kind` is a hint to the kernel.
+
+        One that was interrupted is repeated, and a KernelError (EINTR) in the end: it is for those
+        who act on what is not in it.
+        """
+        return await self._on(self._dump_thread, lambda: self._dump_details(kind))
+
+    async def dump_addresses(self, ifindex: int = 0) -> list[AddrMessage]:
+        """The addresses of both families of one link, or of all links (0); as whole as
+        `dump_details`. A link that isn't there has none."""
+        return await self._on(self._dump_thread, lambda: self._dump_addresses(ifindex))
+
+    async def exchange(
+        self, count: int, fill: Callable[[Batch], object]
+    ) -> tuple[dict[int, Answer], dict[int, LinkDetails]]:
+        """As `send`, for requests that bring links back: the refusals, and the links that came,
+        both by sequence number."""
+        batch = self._requests.batch(max_bytes=512 * count)
+        fill(batch)
+        return await self._on(self._request_thread, lambda: self._exchange(batch))
+
+    async def make_tap(self, name: str) -> None:
+        """Makes a persistent tap, which is not there yet; OSError where that can't be."""
+        await self._on(self._request_thread, lambda: inside(self._netns, lambda: make_tap(name)))
+
     async def send(self, count: int, fill: Callable[[Batch], object]) -> dict[int, Answer]:
         """Sends the at most `count` requests that `fill` puts into a batch, in one sendmsg.
 
@@ -263,7 +304,12 @@ class Kernel:
         return await self._on(self._request_thread, lambda: self._send(batch))
 
     async def _on(self, thread: ThreadPoolExecutor, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(thread, call)
+        token = object()
+        self._under_way[token] = time.monotonic()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(thread, call)
+        finally:
+            del self._under_way[token]
 
     # -- on the threads
 
@@ -309,6 +355,87 @@ class Kernel:
         if failure and failure[0].errno != errno.ENOENT:  # ENOENT: no such table, so no route
             raise KernelError(failure[0].errno, failure[0].text, "dumping routes")
         return found
+
+    def _dump_details(self, kind: str | None) -> list[LinkDetails]:
+        found: list[LinkDetails] = []
+
+        def keep(item: details.LinkDetails | AddrMessage) -> None:
+            if isinstance(item, details.LinkDetails):
+                found.append(item)
+
+        for _ in range(INTERRUPTED_TRIES):
+            found.clear()
+            if self._dump(lambda batch: batch.link_dump(kind), keep, "dumping links"):
+                return found
+        raise KernelError(errno.EINTR, "the dump of links was interrupted", "dumping links")
+
+    def _dump_addresses(self, ifindex: int) -> list[AddrMessage]:
+        found: list[AddrMessage] = []
+
+        def keep(item: details.LinkDetails | AddrMessage) -> None:
+            # The filter is a hint.
+            if isinstance(item, wire.AddrMessage) and ifindex in (0, item.ifindex):
+                found.append(item)
+
+        for _ in range(INTERRUPTED_TRIES):
+            found.clear()
+            if all(
+                self._dump(lambda b, f=family: b.addr_dump(f, ifindex), keep, "dumping addresses")  # type: ignore[misc]
+                for family in (socket.AF_INET, socket.AF_INET6)
+            ):
+                return found
+        raise KernelError(errno.EINTR, "the dump was interrupted", "dumping addresses")
+
+    def _dump(
+        self,
+        fill: Callable[[Batch], int],
+        keep: Callable[[LinkDetails | AddrMessage], None],
+        doing: str,
+    ) -> bool:
+        """One dump; whether it wasn't interrupted. KernelError if it isn't whole."""
+        batch = self._dumps.batch()
+        seq = fill(batch)
+        interrupted = False
+        failure: list[Answer] = []
+
+        def take(datagram: memoryview) -> bool:
+            nonlocal interrupted
+            done = False
+            read = details.decode_links(datagram)
+            interrupted = interrupted or read.interrupted
+            if read.faults:
+                raise KernelError(errno.EBADMSG, "the kernel's answer is malformed", doing)
+            for item in read.items:
+                if not isinstance(item, wire.Answer):
+                    keep(item)
+                elif item.seq == seq:
+                    done = True
+                    if item.errno:
+                        failure.append(item)
+            return done
+
+        self._dumps.run(batch, take)
+        if failure and failure[0].errno != errno.ENODEV:
+            raise KernelError(failure[0].errno, failure[0].text, doing)
+        return not interrupted
+
+    def _exchange(self, batch: Batch) -> tuple[dict[int, Answer], dict[int, LinkDetails]]:
+        refused: dict[int, Answer] = {}
+        links: dict[int, LinkDetails] = {}
+
+        def take(datagram: memoryview) -> bool:
+            last = False
+            for item in details.decode_links(datagram).items:
+                if isinstance(item, wire.Answer):
+                    if item.errno:
+                        refused[item.seq] = item
+                    last = last or item.seq == batch.last_seq
+                elif isinstance(item, details.LinkDetails):
+                    links[item.seq] = item
+            return last
+
+        self._requests.run(batch, take)
+        return refused, links
 
     def _send(self, batch: Batch) -> dict[int, Answer]:
         refused: dict[int, Answer] = {}

@@ -21,12 +21,15 @@ from netreeve.errors import KernelError
 from netreeve.io.netlink import (
     RTNLGRP_IPV4_IFADDR,
     RTNLGRP_IPV4_ROUTE,
+    RTNLGRP_IPV6_IFADDR,
     RTNLGRP_IPV6_ROUTE,
     EventSocket,
     Kernel,
 )
 from netreeve.io.watch import Watch
 from netreeve.model import route
+from netreeve.model.recent import Recent
+from netreeve.routes.slot import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,14 +47,18 @@ FAMILIES = (socket.AF_INET, socket.AF_INET6)
 DATAGRAMS_PER_TURN = 4096
 # What is due may wait for an answer that isn't here yet: no spinning meanwhile.
 SHORTEST_WAIT_S = 0.005
+# Routes of which the last op, and the last change by somebody else, are remembered for `explain`.
+REMEMBERED = 16_384
 
 
 class RouteDriver:
     """See the head of this file. `changed` is called whenever endpoints may stand otherwise than
-    before (`RouteReconciler.take_changed` tells which).
+    before (`RouteReconciler.take_changed` tells which), `addressed` with the ifindex of a link that
+    got or lost an address.
 
     Counters, ever growing: `batches`, `ops`, `refused` (ops that the kernel did not do), `resyncs`,
-    `overruns`.
+    `overruns`. By key, for some time: `answers` holds the last op with the time, errno (None =
+    lost) and words of its answer, `changed_by` the netlink port of the last change by others.
     """
 
     def __init__(
@@ -65,6 +72,7 @@ class RouteDriver:
         batch_delay_ms: int,
         backoff: Backoff,
         changed: Callable[[], None],
+        addressed: Callable[[int], None],
         netns: NetNs | None = None,
     ) -> None:
         self.batches = 0
@@ -73,6 +81,10 @@ class RouteDriver:
         self.resyncs = 0
         self.overruns = 0
         self.in_sync = False
+        self.answers: Recent[route.RouteKey, tuple[float, route.Op, int | None, str]] = Recent(
+            REMEMBERED
+        )
+        self.changed_by: Recent[tuple[object, ...], int] = Recent(REMEMBERED)
         self._kernel = kernel
         self._reconciler = reconciler
         self._protocol = protocol
@@ -81,6 +93,7 @@ class RouteDriver:
         self._batch_delay_s = batch_delay_ms / 1000
         self._backoff = backoff
         self._changed = changed
+        self._addressed = addressed
         self._netns = netns
         # Without a link table: only routes and addresses reach this socket.
         self._reader = EventReader(None, protocol)
@@ -138,7 +151,12 @@ class RouteDriver:
 
     def _open(self) -> None:
         self._socket = EventSocket(
-            [RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_ROUTE],
+            [
+                RTNLGRP_IPV4_IFADDR,
+                RTNLGRP_IPV6_IFADDR,
+                RTNLGRP_IPV4_ROUTE,
+                RTNLGRP_IPV6_ROUTE,
+            ],
             rcvbuf_bytes=self._rcvbuf_bytes,
             netns=self._netns,
         )
@@ -166,10 +184,13 @@ class RouteDriver:
         found = self._reader.take_found()
         for message in found:
             if isinstance(message, RouteMessage):
+                self.changed_by.put(key_of(message), message.portid)
                 self._reconciler.route_event(message)
             elif isinstance(message, AddrMessage):
-                # With its last IPv4 address a link loses its IPv4 routes, without a word.
-                self._reconciler.flushed(message.ifindex, message.family)
+                if message.deleted and message.family == socket.AF_INET:
+                    # With its last IPv4 address a link loses its IPv4 routes, without a word.
+                    self._reconciler.flushed(message.ifindex, message.family)
+                self._addressed(message.ifindex)
         if lost:
             self.overruns += 1
             self.in_sync = False
@@ -228,17 +249,21 @@ class RouteDriver:
             log.error("sending routes failed", extra={"fields": {"error": error}})
             now = self._loop.time()
             for op in ops:
-                self._reconciler.answer(op, None, "", now)
+                self._answer(op, None, "", now)
             self.resync()
             return
         now = self._loop.time()
         for op, number in zip(ops, numbers, strict=True):
             answer = refused.get(number)
             if answer is None:
-                self._reconciler.answer(op, 0, "", now)
+                self._answer(op, 0, "", now)
             else:
                 self.refused += 1
-                self._reconciler.answer(op, answer.errno, answer.text, now)
+                self._answer(op, answer.errno, answer.text, now)
+
+    def _answer(self, op: route.Op, number: int | None, words: str, now: float) -> None:
+        self.answers.put(op.key, (now, op, number, words))
+        self._reconciler.answer(op, number, words, now)
 
     # -- looking
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from netreeve.errors import JournalError
 
-__all__ = ["GapMark", "StateDir", "new_instance", "where_we_are"]
+__all__ = ["GapMark", "StateDir", "new_instance", "read_instance", "where_we_are"]
 
 _BLOCK_BYTES = 512
 
@@ -85,10 +85,10 @@ class StateDir:
         Where the directory can be neither read nor written, an id for this run only.
         """
         path = self.path / "instance"
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            text = path.read_text("ascii").strip()
-            if len(text) == 12 and set(text) <= set("0123456789abcdef"):
-                return text
+        with contextlib.suppress(OSError):
+            found = read_instance(self.path)
+            if found is not None:
+                return found
         text = new_instance()
         with contextlib.suppress(OSError):
             beside = path.with_suffix(".new")
@@ -111,6 +111,18 @@ class StateDir:
         except FileNotFoundError:
             return False
         return (status.st_dev, status.st_ino) == self._inode
+
+
+def read_instance(path: Path) -> str | None:
+    """The id that an installation with this state directory has; None where it has none yet.
+
+    OSError where that can't be known.
+    """
+    with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
+        text = (path / "instance").read_text("ascii").strip()
+        if len(text) == 12 and set(text) <= set("0123456789abcdef"):
+            return text
+    return None
 
 
 def new_instance() -> str:

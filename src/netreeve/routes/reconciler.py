@@ -398,6 +398,12 @@ class RouteReconciler:
         changed, self._changed = self._changed, {}
         return [claim.id for claim in changed]
 
+    def slots(self, endpoint_id: EndpointId | None = None) -> tuple[Slot, ...]:
+        """Those of one endpoint, in the order of its addresses; of None, all that there are."""
+        if endpoint_id is None:
+            return tuple(self._slots.values())
+        return self._claims[endpoint_id].slots
+
     def watched(self) -> KeysView[Destination]:
         """The destinations that endpoints want: (family, dst, prefix_len).
 
@@ -406,12 +412,7 @@ class RouteReconciler:
         return self._destinations.view()
 
     def counts(self) -> route.RouteCounts:
-        return route.RouteCounts(
-            programmed=self._counts[Standing.PROGRAMMED],
-            pending=self._counts[Standing.PENDING],
-            refused=self._counts[Standing.REFUSED],
-            conflicts=self._counts[Standing.CONFLICT],
-        )
+        return route.RouteCounts(*self._counts[Standing.PROGRAMMED :])
 
     def conflicts(self) -> list[route.Conflict]:
         """Keys that an endpoint with its link up wants and a foreign route holds."""

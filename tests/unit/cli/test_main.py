@@ -62,7 +62,7 @@ def test_every_command_has_help_with_an_example(name: str) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "netreeve: a command is needed: run, monitor, check, status, log, config, demo"),
+        ((), f"netreeve: a command is needed: {', '.join(main.COMMANDS)}"),
         (("confg",), "netreeve: there is no command 'confg'; did you mean config?"),
         (("zzz", "--x"), "netreeve: there is no command 'zzz'; there are run, monitor,"),
         (("--verbose",), "netreeve: unrecognized arguments: --verbose"),

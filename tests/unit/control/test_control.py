@@ -292,3 +292,56 @@ def test_a_client_of_another_user_who_cannot_search_the_directory(tmp_path: Path
     tmp_path.chmod(0o700)
     code, text = asyncio.run(ask_as(NOBODY, str(tmp_path / "c.sock")))
     assert (code, text.startswith("no permission")) == (77, True)
+
+
+# -- questions and orders -------------------------------------------------------------------------
+
+
+async def echo(given: Mapping[str, Any]) -> dict[str, Any]:
+    if "bad" in given:
+        raise server.Misunderstood("it is bad")
+    return {"given": dict(given)}
+
+
+@asynccontextmanager
+async def echoing(path: str) -> AsyncIterator[None]:
+    made = server.ControlServer(
+        path, lambda: STATUS, questions={"/v1/ask": echo}, orders={"/v1/do": echo}
+    )
+    await made.start()
+    try:
+        yield
+    finally:
+        await made.stop()
+
+
+@pytest.mark.parametrize("subject", ["cali1", "10.65.0.2/32", "a b&c=d?é%2F", "tap\udcff", ""])
+async def test_a_question_arrives_as_it_was_put(path: str, subject: str) -> None:
+    async with echoing(path):
+        query = {"subject": subject}
+        answer = await asyncio.to_thread(client.get, path, "/v1/ask", 5.0, query)
+        assert answer == {"given": query}
+
+
+async def test_an_order_arrives_as_it_was_given(path: str) -> None:
+    async with echoing(path):
+        order = {"release_brake": True, "name": "tap\udcff"}
+        assert await asyncio.to_thread(client.post, path, "/v1/do", order) == {"given": order}
+        for resource, given in (("/v1/do", {"bad": 1}), ("/v1/do", {"x": "y" * 70_000})):
+            with pytest.raises(NetreeveError, match=r"answered 4\d\d"):
+                await asyncio.to_thread(client.post, path, resource, given)
+        # What asks changes nothing, and what changes is not done by asking.
+        with pytest.raises(NetreeveError, match="405"):
+            await ask(path, "/v1/do")
+        with pytest.raises(NetreeveError, match="405"):
+            await asyncio.to_thread(client.post, path, "/v1/ask", {})
+        assert await ask(path) == STATUS
+
+
+async def test_no_agent_is_told_apart_from_one_that_fails(path: str) -> None:
+    with pytest.raises(client.NoAgent):
+        await ask(path)
+    async with echoing(path):
+        with pytest.raises(NetreeveError) as caught:
+            await ask(path, "/v1/nothing")
+        assert not isinstance(caught.value, client.NoAgent)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from netreeve.io.watch import PAUSE_S, Watch
+from tests.support.watch import until
 
 
 @pytest.fixture
@@ -60,15 +61,13 @@ async def test_stopped_in_a_pause_and_started_again(pipe: tuple[int, int]) -> No
     watch = Watch(loop, pipe[0], lambda: read.append(os.read(pipe[0], 1)))
     watch.start()
     os.write(pipe[1], b"abcdef")
-    while len(read) < 2:
-        await asyncio.sleep(0)
+    await until(lambda: len(read) >= 2, "two reads", interval_s=0)
     watch.stop()
     watch.stop()
     await asyncio.sleep(5 * PAUSE_S)
     seen = len(read)
     watch.start()
-    while len(read) < 6:
-        await asyncio.sleep(0.001)
+    await until(lambda: len(read) >= 6, "all read")
     watch.stop()
     assert seen < 6
     assert b"".join(read) == b"abcdef"

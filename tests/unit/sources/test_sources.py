@@ -399,6 +399,8 @@ async def test_a_descriptor_is_not_left_behind(tmp_path: Path) -> None:
         ("dir:/etc/netreeve/plan.d", ["dir:/etc/netreeve/plan.d"]),
         ("dir:/a,file:/b.json", ["dir:/a", "file:/b.json"]),
         (" dir:/a,b , file:/c.yml ", ["dir:/a,b", "file:/c.yml"]),
+        ("cni:,dir:/a", ["cni:/var/lib/cni/results", "dir:/a"]),
+        ("cni:/run/results", ["cni:/run/results"]),
     ],
 )
 async def test_the_setting(text: str, urls: list[str]) -> None:
@@ -408,10 +410,12 @@ async def test_the_setting(text: str, urls: list[str]) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "'' has no scheme that this version knows (dir:, file:)"),
+        ("", "'' has no scheme that this version knows (dir:, file:, cni:)"),
         ("/etc/plan.d", "no scheme"),
         ("etcd://host/prefix", "'etcd://host/prefix' has no scheme that this version knows"),
-        ("dir:/a,cni:/b", "'cni:/b' has no scheme that this version knows"),
+        ("dir:/a,cnt:/b", "'cnt:/b' has no scheme that this version knows"),
+        ("cni:results", "no absolute path"),
+        ("cni:,cni:/var/lib/cni/results", "is there twice"),
         ("dir:plan.d", "no absolute path"),
         ("dir:", "no absolute path"),
         ("dir:/a,dir:/a", "is there twice"),
