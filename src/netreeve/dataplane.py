@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import random
 import socket
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from netreeve.model import ownership, route
 
 __all__ = ["DataPlane", "Left", "Listener", "RoutePreview", "Wrong", "check_permission"]
+
+log = logging.getLogger(__name__)
 
 # A destination that no route has: TEST-NET-1 with a metric that nobody uses.
 PROBE = (socket.AF_INET, socket.inet_aton("192.0.2.255"), 32, 254, 0, 0xFFFFFFFF)
@@ -125,6 +128,7 @@ class DataPlane:
         self.acting = acting
         self._plan: Plan | None = None
         self._links_known = False
+        self._wars: frozenset[str] = frozenset()
         backoff = Backoff(settings.retry_min_ms, settings.retry_max_ms)
         self.feed = LinkFeed(
             kernel,
@@ -318,7 +322,14 @@ class DataPlane:
             self.link_driver.wake()
 
     def _links_changed(self) -> None:
-        """A turn of the link driver is over: nothing to tell, what is new is heard from events."""
+        """A turn of the link driver is over: what is new is heard from events, but for wars."""
+        now = asyncio.get_running_loop().time()
+        wars = {war.name: war.reason for war in self.engine.wars(now)}
+        for name in wars.keys() - self._wars:
+            log.warning(
+                "a link of ours is fought over", extra={"fields": {"link": name, "war": wars[name]}}
+            )
+        self._wars = frozenset(wars)
 
     # -- how it stands
 
@@ -391,6 +402,10 @@ class DataPlane:
             ],
             "held_back": [
                 {"name": held.name, "reason": held.reason} for held in self.engine.held_back()
+            ],
+            "wars": [
+                {"name": war.name, "reason": war.reason}
+                for war in self.engine.wars(asyncio.get_running_loop().time())
             ],
             "requests": {
                 "batches": self.route_driver.batches + self.link_driver.batches,

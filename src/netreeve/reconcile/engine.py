@@ -71,6 +71,7 @@ class LinkEngine(Observation):
         super().__init__(scheme, kinds, instance, mode, delete_brake, protocol, backoff, random)
         self._acting = acting
         self._cleared: dict[Subject, None] = {}
+        self._warring: set[Subject] = set()  # now or once, since the plan was set
         self._waiting: dict[Subject, None] = {}  # for the survey, instead of looks of their own
         self._wanted = 0
         self._clock = 1
@@ -94,6 +95,7 @@ class LinkEngine(Observation):
         in sync); None where deletes are allowed. A delete brake that was released acts again.
         """
         wanted = {spec.name: spec for spec in specs}
+        self._warring.clear()
         held = self._brake.hold
         self._brake.plan(hold)
         for name, subject in tuple(self._subjects.items()):
@@ -373,6 +375,7 @@ class LinkEngine(Observation):
         if (subject.at_rest or step in subject.sent) and not subject.excused:
             delay_s = subject.war.repair_delay_s(now, self._backoff, self._random())
             if delay_s:
+                self._warring.add(subject)
                 subject.excused = True
                 subject.slow_until = now + delay_s
                 self._queue.later(subject, subject.slow_until)
@@ -517,7 +520,11 @@ class LinkEngine(Observation):
 
     def held_back(self) -> list[HeldBack]:
         """Links of ours that are left as they are, though nobody wants them so, and why."""
-        return report.held_back(self._sorted())
+        return report.held_back(self._sorted(), self._brake.reason)
+
+    def wars(self, now: float) -> list[HeldBack]:
+        """Links of ours that somebody changes as often as they are put right: repairs are slow."""
+        return report.wars(self._warring, now)
 
     def foreign(self, links: Iterable[LinkDetails]) -> list[Foreign]:
         """Those of `links` that are left alone, with the reason, by name."""

@@ -63,6 +63,8 @@ class Indexes:
             return
         if self.ours.get(seen.ifindex) is subject:
             del self.ours[seen.ifindex]
+        if not subject.owned:
+            self.hindered.discard(seen.ifindex, subject)
         self.ports.discard(seen.controller, subject)
         if subject.owned and subject.kind is not None:
             key = observed_key(subject.kind, seen)
@@ -80,6 +82,8 @@ class Indexes:
             key = observed_key(subject.kind, seen)
             if key is not None:
                 self.holding.add(key, subject)
+        else:
+            self.hindered.add(seen.ifindex, subject)  # it has the name, perhaps as an altname
 
     def plan(self, subject: Subject, spec: LinkSpec | None) -> None:
         """Call it before the spec of `subject` is changed to this one."""

@@ -42,13 +42,25 @@ def conflicts(subjects: Iterable[Subject]) -> list[Conflict]:
     return made
 
 
-def held_back(subjects: Iterable[Subject]) -> list[HeldBack]:
+def held_back(subjects: Iterable[Subject], hold: str | None) -> list[HeldBack]:
+    """`hold` is why nothing at all is deleted: it has numbers in it that change with every link, so
+    it is taken as of now, and not from when each link was decided on."""
     made = []
     for subject in subjects:
         status = subject.decision.status
         if status is not None and status.state in ("blocked", "unproven"):
-            made.append(HeldBack(subject.name, status.reason or ""))
+            general = hold is not None and subject.spec is None and subject.blocked is None
+            reason = hold if general and status.state == "blocked" else status.reason
+            made.append(HeldBack(subject.name, reason or ""))
     return made
+
+
+def wars(subjects: Iterable[Subject], now: float) -> list[HeldBack]:
+    return [
+        HeldBack(subject.name, subject.war.reason)
+        for subject in subjects
+        if subject.war.reason is not None and not subject.war.is_over(now)
+    ]
 
 
 def foreign(links: Iterable[LinkDetails], scheme: ownership.Scheme) -> list[Foreign]:

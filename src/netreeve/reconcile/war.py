@@ -28,8 +28,7 @@ class War:
         Peace returns when a repair is due later than the window, and twice the last delay, after
         the one before.
         """
-        quiet_s = now - self._times[-1] if self._times else float("inf")
-        if self.rounds and quiet_s > max(WAR_WINDOW_S, 2 * self._delay_s):
+        if self.is_over(now):
             self.rounds = 0
             self._times.clear()
         self._times.append(now)
@@ -38,6 +37,10 @@ class War:
             self._delay_s = backoff.delay_s(self.rounds, random)
             return self._delay_s
         return 0.0
+
+    def is_over(self, now: float) -> bool:
+        """Whether the last repair of a war has held long enough to call it peace."""
+        return self.rounds > 0 and now - self._times[-1] > max(WAR_WINDOW_S, 2 * self._delay_s)
 
     @property
     def reason(self) -> str | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+from collections import Counter
 from dataclasses import replace
 
 from netreeve.model import link_op
 from netreeve.model.link_spec import HeldBack
+from netreeve.reconcile.bulk import BULK_LINKS, BULK_MOST
 from tests.support.link_world import World, changes, made, token, vpc
 
 
@@ -64,8 +66,11 @@ def test_very_many_go_in_several() -> None:
     world.engine.release_brake()
     world.settled()
     assert not world.kernel.ours()
-    sizes = [step for step in world.kernel.log if isinstance(step, link_op.GroupDelete)]
-    assert len(sizes) == 4  # of 128 and 72 links
+    requests = [step for step in world.kernel.log if isinstance(step, link_op.GroupDelete)]
+    assert len(requests) >= 200 // BULK_MOST
+    sizes = Counter(step.group for step in world.kernel.log if isinstance(step, link_op.GroupSet))
+    assert max(sizes.values()) == BULK_MOST
+    assert min(sizes.values()) >= BULK_LINKS
 
 
 def test_many_go_in_one_request() -> None:
