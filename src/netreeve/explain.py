@@ -112,8 +112,12 @@ async def _link(
         "observed": None,
         "difference": {},
         "operations": [],
-        "last_changed_by": None,  # the kernel doesn't tell who changes links
+        "last_changed_by": None,
     }
+    if link is not None:
+        # The kernel doesn't tell who changes a link, but who changes its addresses.
+        port = plane.route_driver.changed_by.get((link.ifindex,))
+        found["last_changed_by"] = await _changed_by(port)
     known = plane.engine.explain(name)
     if known is not None:
         found.update(known)
@@ -276,10 +280,16 @@ async def _add_routes(
         if answer is not None:
             found["operations"].append(_operation(*answer))
         port = plane.route_driver.changed_by.get(key) if port is None else port
-    if port is not None:
-        process = await asyncio.to_thread(process_of, port) if port else None
-        found["last_changed_by"] = {"port": port, "process": process}
+    found["last_changed_by"] = await _changed_by(port)
     return there
+
+
+async def _changed_by(port: int | None) -> dict[str, Any] | None:
+    """Who has that netlink port now; None where nobody else has changed anything."""
+    if port is None:
+        return None
+    process = await asyncio.to_thread(process_of, port) if port else None
+    return {"port": port, "process": process}
 
 
 async def _standings(

@@ -464,3 +464,24 @@ def test_explain_tells_who_took_a_route_away(node: Node) -> None:
     assert told["operations"][0]["step"] == "RouteAdd"
     assert our_routes(node.ns) == {"10.65.0.2": "cali1", "fd00:65::2": "cali1"}
     agent.stop()
+
+
+def test_explain_tells_who_changed_an_address_of_a_bridge(node: Node) -> None:
+    node.wants(RED)
+    agent = node.agent
+    agent.start().wait_in_sync()
+    agent.wait_status("red is made", lambda s: s["objects"]["in_sync"] == s["objects"]["wanted"])
+    assert node.explain("red-bri")["last_changed_by"] is None
+    other = node.ns.popen(["ip", "-batch", "-"], stdin=subprocess.PIPE)
+    assert other.stdin is not None
+    other.stdin.write("addr add 10.9.9.9/32 dev red-bri\n")
+    other.stdin.flush()
+
+    def changed() -> Any:
+        return node.explain("red-bri")["last_changed_by"]
+
+    blocking_until(lambda: changed() is not None, "somebody to be named")
+    assert changed()["process"] == {"pid": other.pid, "name": "ip"}
+    other.stdin.close()
+    other.wait(5)
+    agent.stop()

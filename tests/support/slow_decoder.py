@@ -38,7 +38,7 @@ def decode(data: bytes) -> Decoded:
         if type_ in (16, 17):
             return _link(payload, type_ == 17)
         if type_ in (20, 21):
-            return _addr(payload, type_ == 21)
+            return _addr(payload, type_ == 21) | {"portid": portid}
         if type_ in (24, 25):
             return _route(payload, type_ == 25, portid)
         if type_ in (2, 3):
@@ -55,7 +55,7 @@ def decode_links(data: bytes) -> Decoded:
         if type_ == 16:
             return _details(payload) | {"seq": seq, "portid": portid}
         if type_ in (20, 21):
-            return _addr(payload, type_ == 21)
+            return _addr(payload, type_ == 21) | {"portid": portid}
         if type_ in (2, 3):
             return _answer(payload, type_, flags, seq)
         raise Ignored

@@ -42,9 +42,9 @@ def write(agent: AgentProcess, *vpcs: dict[str, Any], endpoints: tuple[Any, ...]
 
 def test_the_life_of_vpcs_with_tables(namespace: Namespace, tmp_path: Path) -> None:
     namespace.ip_batch(
-        "link add name blue-vrf type vrf table 66\n"        # of a former run, without a token
-        "link add name mgmt type vrf table 77\n"            # somebody else's
-        "link add name store-vrf type bridge\n"             # not what its name says
+        "link add name blue-vrf type vrf table 66\n"  # of a former run, without a token
+        "link add name mgmt type vrf table 77\n"  # somebody else's
+        "link add name store-vrf type bridge\n"  # not what its name says
     )
     namespace.ip_batch(veth("cali1", "eth1"))
     before = {name: links(namespace)[name] for name in ("mgmt", "store-vrf")}

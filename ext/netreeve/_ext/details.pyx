@@ -372,7 +372,7 @@ cdef object decode_item(const Message* message, Fault* fault):
     elif message.type == kernel.RTM_NEWADDR or message.type == kernel.RTM_DELADDR:
         fault[0] = decode_addr(message, &addr)
         if fault[0] == FAULT_NONE:
-            return addr_message(&addr, message.type == kernel.RTM_DELADDR)
+            return addr_message(&addr, message.type == kernel.RTM_DELADDR, message.portid)
     else:
         fault[0] = decode_answer(message, &record)
         if fault[0] == FAULT_NONE:

@@ -221,7 +221,9 @@ cdef class EventReader:
         if message.type == RTM_NEWADDR or message.type == RTM_DELADDR:
             fault = decode_addr(message, &addr)
             if fault == FAULT_NONE and (message.portid != self.own_port or self.own_port == 0):
-                self.found.append(addr_message(&addr, message.type == RTM_DELADDR))
+                self.found.append(
+                    addr_message(&addr, message.type == RTM_DELADDR, message.portid)
+                )
             return fault
         return FAULT_IGNORED
 

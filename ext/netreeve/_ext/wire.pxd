@@ -94,7 +94,7 @@ cdef object declare(type cls, tuple fields)
 cdef class AddrMessage(_Value):
     cdef readonly bint deleted
     cdef readonly int family, ifindex, prefix_len, scope, proto
-    cdef readonly unsigned int flags
+    cdef readonly unsigned int flags, portid
     cdef readonly bytes address         # 4 or 16 bytes
 
 
@@ -112,7 +112,7 @@ cdef class Answer(_Value):
     cdef readonly str text              # the kernel's words, "" where it said nothing
 
 
-cdef AddrMessage addr_message(const AddrRecord* record, bint deleted)
+cdef AddrMessage addr_message(const AddrRecord* record, bint deleted, unsigned int portid)
 cdef RouteMessage route_message(const RouteRecord* record, bint deleted, unsigned int portid)
 cdef Answer answer(const AnswerRecord* record)
 cdef str text_of(const uint8_t* at, Py_ssize_t size)

@@ -412,7 +412,10 @@ cdef class LinkMessage(_Value):
 
 @cython.final
 cdef class AddrMessage(_Value):
-    """RTM_NEWADDR or RTM_DELADDR; `address` is IFA_LOCAL where there, else IFA_ADDRESS."""
+    """RTM_NEWADDR or RTM_DELADDR; `address` is IFA_LOCAL where there, else IFA_ADDRESS.
+
+    `portid` is as of RouteMessage.
+    """
 
 
 @cython.final
@@ -444,6 +447,7 @@ declare(LinkMessage, (
 ))
 declare(AddrMessage, (
     "deleted", "family", "ifindex", "address", "prefix_len", "scope", "flags", "proto",
+    "portid",
 ))
 declare(RouteMessage, (
     "deleted", "family", "dst", "prefix_len", "table", "metric", "tos", "protocol", "scope",
@@ -471,7 +475,7 @@ cdef LinkMessage link_message(const LinkRecord* record, bint deleted):
     return self
 
 
-cdef AddrMessage addr_message(const AddrRecord* record, bint deleted):
+cdef AddrMessage addr_message(const AddrRecord* record, bint deleted, unsigned int portid):
     cdef AddrMessage self = AddrMessage.__new__(AddrMessage)
     self.deleted = deleted
     self.family = record.family
@@ -481,6 +485,7 @@ cdef AddrMessage addr_message(const AddrRecord* record, bint deleted):
     self.scope = record.scope
     self.flags = record.flags
     self.proto = record.proto
+    self.portid = portid
     return self
 
 
@@ -525,7 +530,7 @@ cdef object decode_message(const Message* message, Fault* fault):
     elif message.type == kernel.RTM_NEWADDR or message.type == kernel.RTM_DELADDR:
         fault[0] = decode_addr(message, &addr)
         if fault[0] == FAULT_NONE:
-            return addr_message(&addr, message.type == kernel.RTM_DELADDR)
+            return addr_message(&addr, message.type == kernel.RTM_DELADDR, message.portid)
     elif message.type == kernel.RTM_NEWROUTE or message.type == kernel.RTM_DELROUTE:
         fault[0] = decode_route(message, &route)
         if fault[0] == FAULT_NONE:

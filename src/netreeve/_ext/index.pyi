@@ -1,10 +1,11 @@
 from collections.abc import Iterator
 from typing import ClassVar, final
 
-from typing_extensions import Buffer
+from typing_extensions import Buffer, disjoint_base
 
 from netreeve._ext.stage import Stage
 
+@disjoint_base
 class _Event:
     __match_args__: ClassVar[tuple[str, ...]]
     def __eq__(self, other: object, /) -> bool: ...

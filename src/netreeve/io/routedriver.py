@@ -58,7 +58,8 @@ class RouteDriver:
 
     Counters, ever growing: `batches`, `ops`, `refused` (ops that the kernel did not do), `resyncs`,
     `overruns`. By key, for some time: `answers` holds the last op with the time, errno (None =
-    lost) and words of its answer, `changed_by` the netlink port of the last change by others.
+    lost) and words of its answer, `changed_by` the netlink port of the last change by others; of a
+    link's addresses under `(ifindex,)`.
     """
 
     def __init__(
@@ -190,6 +191,7 @@ class RouteDriver:
                 if message.deleted and message.family == socket.AF_INET:
                     # With its last IPv4 address a link loses its IPv4 routes, without a word.
                     self._reconciler.flushed(message.ifindex, message.family)
+                self.changed_by.put((message.ifindex,), message.portid)
                 self._addressed(message.ifindex)
         if lost:
             self.overruns += 1
