@@ -275,7 +275,7 @@ def test_idle_the_agent_does_nothing(namespace: Namespace, tmp_path: Path) -> No
         namespace, tmp_path, plan=plan, env={"NETREEVE_RESYNC_INTERVAL_S": "1"}
     ) as agent:
         agent.start().wait_in_sync()
-        agent.wait_status("all up", lambda s: s["endpoints"]["up"] == 51)
+        blocking_until(lambda: len(agent.all_records()) == 51, "all up, and on the disk")
         before, records = agent.status()["resyncs"], agent.all_records()
         used = cpu_ticks(agent)
         with RouteWatch(namespace) as watch:
