@@ -15,7 +15,10 @@ PY := $(BIN)/python
 
 # What a fresh Debian may lack.
 BUILD_PACKAGES := gcc libc6-dev python3 python3-dev python3-venv
-TEST_PACKAGES := iproute2
+TEST_PACKAGES := etcd-server iproute2 kmod user-mode-linux
+BENCH_PACKAGES := etcd-server iproute2 valgrind
+
+B := decode instructions react pods status
 
 EXT_SOURCES := $(wildcard ext/netreeve/*.p* ext/netreeve/_ext/*.p*)
 PYTHON_FILES := $(wildcard src tests benchmarks setup.py)
@@ -31,8 +34,8 @@ apt_install = \
 	apt-get update -qq; \
 	DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $(1) >/dev/null
 
-.PHONY: help venv build demo test lint format bench lock clean
-.PHONY: need-root test-packages paths style types c-warnings
+.PHONY: help venv build demo test lint format bench lock proto clean
+.PHONY: need-root test-packages bench-packages paths style types c-warnings
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -53,8 +56,8 @@ format: $(VENV)/.dev ## bring Python files into the form that lint wants
 	$(BIN)/ruff check --fix $(PYTHON_FILES)
 	$(BIN)/ruff format $(PYTHON_FILES)
 
-bench: need-root test-packages build $(VENV)/.dev ## run the benchmarks (root); T=PATH for some of them
-	$(PY) -m pytest -s $(or $(T),benchmarks)
+bench: need-root bench-packages build $(VENV)/.dev ## run the benchmarks (root); B=NAME for some of them
+	for name in $(B); do echo; echo "== $$name"; $(PY) benchmarks/$$name.py; done
 
 lock: $(VENV)/.runtime ## pin the newest dependencies that pyproject.toml allows
 	$(PIP_INSTALL) uv
@@ -62,6 +65,10 @@ lock: $(VENV)/.runtime ## pin the newest dependencies that pyproject.toml allows
 	$(PY) -c '$(PRINT_BUILD_REQUIRES)' | $(LOCK) --output-file requirements-build.lock -
 	$(LOCK) --output-file requirements-dev.lock --group test --group lint \
 		--constraint requirements.lock --constraint requirements-build.lock
+
+proto: $(VENV)/.dev ## write the Python modules of rpc.proto anew
+	cd src && $(CURDIR)/$(PY) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. \
+		netreeve/io/etcd/rpc.proto
 
 clean: ## remove everything that was made here, .venv too
 	rm -rf $(VENV) build dist src/*.egg-info src/netreeve/_ext/*.so ext/netreeve/_ext/*.c
@@ -102,10 +109,12 @@ need-root:
 		echo "make: network namespaces need root: sudo make $(MAKECMDGOALS)" >&2; exit 77; }
 
 # Where there is no dpkg, a missing command makes its tests fail by name.
-test-packages:
+test-packages: PACKAGES := $(TEST_PACKAGES)
+bench-packages: PACKAGES := $(BENCH_PACKAGES)
+test-packages bench-packages:
 	@command -v dpkg-query >/dev/null || exit 0; \
 	installed() { dpkg-query -W -f '$${db:Status-Status} $${Package}\n' | sed -n 's/^installed //p'; }; \
-	missing=$$(comm -13 <(installed | sort) <(printf '%s\n' $(TEST_PACKAGES) | sort)); \
+	missing=$$(comm -13 <(installed | sort) <(printf '%s\n' $(PACKAGES) | sort)); \
 	[ -z "$$missing" ] || { $(call apt_install,$$missing); }
 
 style: $(VENV)/.dev

@@ -68,9 +68,14 @@ class Watcher:
         self._lines = self._process.stdout
         assert self._lines.readline() == "ready\n"
 
-    async def seen(self) -> list[str]:
-        """Status and number of each event, when all are there."""
-        line = await asyncio.to_thread(self._lines.readline)
+    async def seen(self) -> None:
+        """Until all are there."""
+        if await asyncio.to_thread(self._lines.readline) != "seen\n":
+            raise rig.Failed("the watcher died")
+
+    def values(self) -> list[str]:
+        """What it saw, afterwards."""
+        line = self._lines.readline()
         self._process.wait()
         self._lines.close()
         found: list[str] = json.loads(line)
@@ -82,6 +87,7 @@ def watch(endpoint: str, prefix: str, count: int) -> None:
         print("ready", flush=True)
         while len(recorder.seen) < count:
             time.sleep(0.001)
+        print("seen", flush=True)
         print(json.dumps([each.value for each in recorder.seen]), flush=True)
 
 
@@ -119,18 +125,18 @@ async def ours(etcd: Etcd, node: str, endpoints: Sequence[Endpoint], flaps: int)
                     record(fold.link(LinkChanged(each.interface, number, up), OBSERVED))
                     if up:
                         record(fold.routes(each.id, "confirmed", None, OBSERVED))
-                    if number % 64 == 0:
+                    if number % 32 == 0:
                         await asyncio.sleep(0)
-                while journal.next_seq - journal.committed > IN_QUEUE:
-                    await asyncio.sleep(0.001)
+                await journal.wait(journal.next_seq - IN_QUEUE)
                 await asyncio.sleep(0)
-        seen = await watcher.seen()
+        await watcher.seen()
         taken_s = time.perf_counter() - began
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
         await journal.close()
-    if seen != [transition.encode(each).decode() for each in recorded]:
+        values = watcher.values()
+    if values != [transition.encode(each).decode() for each in recorded]:
         raise rig.Failed("the watcher saw something else than was recorded")
     return taken_s
 
@@ -159,6 +165,7 @@ async def bare(etcd: Etcd, node: str, names: int, puts: int, per_txn: int) -> fl
         sent += len(some)
     await watcher.seen()
     taken_s = time.perf_counter() - began
+    watcher.values()
     await client.close()
     return taken_s
 

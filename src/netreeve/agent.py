@@ -1,9 +1,8 @@
 """The agent: wires the parts together, and decides nothing itself.
 
-    link events ─▶ routes, status        (LinkFeed calls `told`)
-    plan        ─▶ routes, status        (Plans calls `_plan_changed`)
-    routes      ─▶ status                (RouteDriver calls `_routes_changed`)
-    status      ─▶ journal ─▶ sinks
+    kernel ─▶ data plane ─▶ status       (DataPlane calls `told`, `routes_changed`)
+    plan   ─▶ data plane, status         (Plans calls `_plan_changed`)
+    status ─▶ journal ─▶ sinks
 
 Everything that decides runs on the loop's thread, one call after the other, so that the order of
 events is the order of transitions. Until the links are in sync and a plan is in force, nothing is
@@ -13,36 +12,36 @@ folded: the first comparison then takes every endpoint with what was last told o
 from __future__ import annotations
 
 import asyncio
-import errno
+import dataclasses
 import logging
-import random
+import os
 import signal
-import socket
 import time
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from netreeve import sinks, sources
-from netreeve._ext.index import LinkAdded, LinkChanged, LinkRemoved, NameAmbiguous
-from netreeve.control.server import ControlServer
-from netreeve.errors import KernelError, NetreeveError, NotPermitted
+from netreeve import explain, sinks, sources
+from netreeve._ext.index import NameAmbiguous
+from netreeve.control.server import ControlServer, Misunderstood
+from netreeve.dataplane import DataPlane, check_permission
+from netreeve.errors import NetreeveError, PlanError
 from netreeve.io.journal import Journal
-from netreeve.io.linkfeed import LinkFeed
 from netreeve.io.netlink import Kernel
-from netreeve.io.routedriver import RouteDriver
 from netreeve.model import ownership
 from netreeve.model.backoff import Backoff
 from netreeve.plan.diff import diff_endpoints
 from netreeve.plan.model import Plan
-from netreeve.routes.reconciler import RouteReconciler
+from netreeve.sinks.files import Planned
 from netreeve.sinks.runner import SinkRunner
+from netreeve.sinks.sink import Node
 from netreeve.status.fold import StatusFold
 from netreeve.status.transition import observed_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from netreeve._ext.index import LinkAdded, LinkChanged, LinkRemoved
     from netreeve.config.settings import Settings
     from netreeve.errors import Problem
     from netreeve.model.ids import EndpointId
@@ -54,8 +53,9 @@ log = logging.getLogger(__name__)
 
 # What is left of the five seconds that a stop may take, for the sinks to take what is waiting.
 SINKS_LAST_S = 2.0
-# A destination that no route has: TEST-NET-1 with a metric that nobody uses.
-PROBE = (socket.AF_INET, socket.inet_aton("192.0.2.255"), 32, 254, 0, 0xFFFFFFFF)
+# A call to the kernel that takes longer has been lost, or the kernel has: a dump of 100,000 links
+# takes half a second.
+STALLED_S = 30.0
 
 
 class Agent:
@@ -66,48 +66,28 @@ class Agent:
         self._stop = asyncio.Event()
         self._started = time.monotonic()
         self._backoff = Backoff(settings.retry_min_ms, settings.retry_max_ms)
-        self._sinks = sinks.parse(settings.status)
+        self._planned: Planned | None = None
+        self._sinks = sinks.parse(settings.status, lambda: self._planned)
         self._plan: Plan | None = None
         self._plan_since: str | None = None
         self._problems: tuple[Problem, ...] = ()
         self._links_known = False
         self._folding = False
+        self._ordered: _Order | None = None
+        self._committed_before = -1
 
         self._kernel = Kernel()
-        self._feed = LinkFeed(
-            self._kernel,
-            self,
-            rcvbuf_bytes=settings.rcvbuf_bytes,
-            resync_interval_s=settings.resync_interval_s,
-            backoff=self._backoff,
-        )
-        self._routes = RouteReconciler(
-            protocol=settings.route_protocol,
-            metric=settings.route_metric,
-            tables=[settings.route_table],
-            backoff=self._backoff,
-            random=random.random,
-        )
-        self._driver = RouteDriver(
-            self._kernel,
-            self._routes,
-            protocol=settings.route_protocol,
-            rcvbuf_bytes=settings.rcvbuf_bytes,
-            batch_ops=settings.batch_ops,
-            batch_delay_ms=settings.batch_delay_ms,
-            backoff=self._backoff,
-            changed=self._routes_changed,
+        self._scheme = ownership.scheme(
+            endpoint_prefixes=settings.endpoint_prefixes,
+            owned_base=settings.owned_base,
+            suffix_vrf=settings.suffix_vrf,
+            suffix_bridge=settings.suffix_bridge,
+            suffix_vtep=settings.suffix_vtep,
+            suffix_tap=settings.suffix_tap,
         )
         self._plans = sources.Plans(
-            sources.parse(settings.plan),
-            ownership.scheme(
-                endpoint_prefixes=settings.endpoint_prefixes,
-                owned_base=settings.owned_base,
-                suffix_vrf=settings.suffix_vrf,
-                suffix_bridge=settings.suffix_bridge,
-                suffix_vtep=settings.suffix_vtep,
-                suffix_tap=settings.suffix_tap,
-            ),
+            sources.parse(settings.plan, self._scheme),
+            self._scheme,
             self._plan_changed,
             self._problems_changed,
             allow_empty=settings.allow_empty_plan,
@@ -124,7 +104,7 @@ class Agent:
         loop.add_signal_handler(signal.SIGINT, self._stop.set)
         settings = self._settings
         try:
-            await self._check_capability()
+            await check_permission(self._kernel, settings.route_protocol)
             state_dir = Path(settings.state_dir) if settings.state_dir is not None else None
             self._journal = await asyncio.to_thread(
                 Journal.open,
@@ -144,17 +124,31 @@ class Agent:
 
     async def _run_parts(self) -> None:
         journal = self._journal
+        self._plane = DataPlane(self._kernel, self._settings, self._scheme, journal.instance, self)
         self._fold = StatusFold(journal.present, journal.next_seq, rebooted=journal.rebooted)
+        node = Node(
+            self._settings.node_name,
+            journal.present,
+            journal.next_seq - 1,
+            known=lambda: self._fold.known() if self._folding else None,
+            progresses=self._progresses,
+            access=self._settings.etcd_access(),
+        )
+        for sink in self._sinks:
+            sink.attach(node)
         self._runners = [SinkRunner(sink, journal, self._backoff) for sink in self._sinks]
         control = None
         if self._settings.control_socket is not None:
-            control = ControlServer(self._settings.control_socket, self.status)
+            control = ControlServer(
+                self._settings.control_socket,
+                self.status,
+                questions={"/v1/explain": self.explain, "/v1/reconciled": self.reconciled},
+                orders={"/v1/apply": self.apply},
+            )
             await control.start()
         tasks: list[asyncio.Task[Any]] = []
         try:
-            tasks += self._driver.start()
-            tasks.append(self._feed.start())
-            self._driver.resync()
+            tasks += self._plane.start()
             tasks.append(asyncio.create_task(self._plans.run(), name="plan"))
             runners = [asyncio.create_task(runner.run(), name="sink") for runner in self._runners]
             tasks += runners
@@ -167,7 +161,7 @@ class Agent:
                         "version": metadata.version("netreeve"),
                         "node": self._settings.node_name,
                         "plan": self._settings.plan,
-                        "rcvbuf_bytes": self._feed.obtained_rcvbuf_bytes // 2,
+                        "rcvbuf_bytes": self._plane.feed.obtained_rcvbuf_bytes // 2,
                     }
                 },
             )
@@ -177,8 +171,7 @@ class Agent:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._feed.close()
-            await self._driver.close()
+            await self._plane.close()
             if control is not None:
                 await control.stop()
 
@@ -205,60 +198,43 @@ class Agent:
             left = {runner.status()["url"]: runner.status()["lag"] for runner in self._runners}
             log.warning("stopped with transitions undelivered", extra={"fields": {"lag": left}})
 
-    async def _check_capability(self) -> None:
-        """Deletes a route that doesn't exist: who lacks CAP_NET_ADMIN is told so instead."""
-        try:
-            refused = await self._kernel.send(
-                1, lambda batch: batch.route_delete(*PROBE, self._settings.route_protocol, 1)
-            )
-        except KernelError as error:
-            raise NetreeveError(f"asking the kernel failed: {error}") from error
-        if any(answer.errno == errno.EPERM for answer in refused.values()):
-            raise NotPermitted(
-                "programming routes needs CAP_NET_ADMIN in this network namespace, which this "
-                "process hasn't; run it as root, or add NET_ADMIN to the container's capabilities"
-            )
-
     def _reread(self) -> None:
         """SIGHUP: read the plan again, compare everything, open the sinks' files anew."""
         log.info("rereading plan, comparing everything")
         self._plans.reread()
-        self._feed.resync()
+        self._plane.resync()
         for runner in self._runners:
             runner.reopen()
 
-    # -- links (Listener of LinkFeed)
+    # -- links and routes (Listener of DataPlane)
 
-    def told(
-        self,
-        events: list[LinkAdded | LinkChanged | LinkRemoved | NameAmbiguous],
-        flushed: list[int],
-    ) -> None:
-        """Link events, in order; see LinkFeed."""
+    def told(self, events: list[LinkAdded | LinkChanged | LinkRemoved | NameAmbiguous]) -> None:
+        """Link events, in order."""
         if not self._folding:
             return
-        table = self._feed.table
-        for ifindex in flushed:
-            self._routes.flushed(ifindex, gone=ifindex not in table)
         observed = now_text()
         for event in events:
-            if isinstance(event, NameAmbiguous):
-                continue
-            self._routes.link(event)
-            self._record(self._fold.link(event, observed))
-        self._routes_changed()
-        self._driver.wake()
+            if not isinstance(event, NameAmbiguous):
+                self._record(self._fold.link(event, observed))
+        self.routes_changed()
 
-    def published(self) -> None:
-        """The link table equals the kernel; the routes are compared with every full comparison."""
+    def links_known(self) -> None:
+        """The link table equals the kernel."""
         self._links_known = True
-        self._driver.resync()
         self._begin()
 
-    def overrun(self) -> None:
-        """Link events were lost: IPv4 routes may have vanished with links that fell meanwhile."""
-        log.warning("link events were lost, comparing everything")
-        self._routes.overrun()
+    def routes_changed(self) -> None:
+        """Endpoints whose routes may stand otherwise: the status hears how they do."""
+        if not self._folding:
+            return
+        routes = self._plane.routes
+        changed = routes.take_changed()
+        if not changed:
+            return
+        observed = now_text()
+        for endpoint_id in changed:
+            state = routes.state(endpoint_id)
+            self._record(self._fold.routes(endpoint_id, state.kind, state.reason, observed))
 
     # -- plan
 
@@ -266,12 +242,10 @@ class Agent:
         before, self._plan = self._plan, plan
         self._plan_since = now_text()
         log.info("plan in force", extra={"fields": {"endpoints": len(plan.endpoints)}})
-        self._routes.tables_set(
-            {self._settings.route_table, *(vpc.table for vpc in plan.vpcs.values() if vpc.table)}
-        )
         if self._folding:
             self._apply(before, plan)
         self._begin()
+        self._release_brake()
 
     def _problems_changed(self, problems: tuple[Problem, ...]) -> None:
         self._problems = problems
@@ -289,37 +263,78 @@ class Agent:
         for endpoint_id in sorted(self._fold.known() - self._plan.endpoints.keys()):
             self._record(self._fold.endpoint_gone(endpoint_id, None, observed))
         self._apply(None, self._plan)
-        self._routes.plan_complete()
         self._journal.attach(self._after_gap)
         self._journal.settle()
 
     def _apply(self, before: Plan | None, plan: Plan) -> None:
+        self._plane.plan_set(plan)
         diff = diff_endpoints(before, plan)
-        table = self._feed.table
         observed = now_text()
         for endpoint in diff.removed:
-            self._routes.endpoint_gone(endpoint.id)
             self._record(self._fold.endpoint_gone(endpoint.id, endpoint.uid, observed))
         for endpoint in (*diff.changed, *diff.added):
-            told = table.told(endpoint.interface)
-            self._routes.endpoint_set(
-                endpoint, plan.route_table(endpoint, self._settings.route_table), told
-            )
+            told = self._plane.feed.table.told(endpoint.interface)
             self._record(self._fold.endpoint_set(endpoint, told, observed))
-        self._routes_changed()
-        self._driver.wake()
+        self.routes_changed()
+        self._planned = Planned(plan.endpoints, self._journal.next_seq - 1)
+
+    # -- orders (`netreeve apply`) and questions
+
+    async def apply(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        """`{"release_brake": bool}`: rereads the plan and compares everything; `reconciled` tells
+        how that goes. Returns `{"problems": [...]}`: with any, nothing was begun."""
+        release_brake = order.get("release_brake")
+        if not isinstance(release_brake, bool):
+            raise Misunderstood("release_brake is to be true or false")
+        try:
+            plan = await sources.read_once(
+                self._settings.plan, self._scheme, allow_empty=self._settings.allow_empty_plan
+            )
+        except PlanError as error:
+            return {"problems": [str(problem) for problem in error.problems]}
+        self._ordered = _Order(
+            plan, release_brake, self._plane.feed.sync.resyncs, self._plane.route_driver.resyncs
+        )
+        log.info("asked to apply the plan", extra={"fields": {"release_brake": release_brake}})
+        self._reread()
+        self._release_brake()
+        return {"problems": []}
+
+    def _release_brake(self) -> None:
+        """For the plan that it was ordered for, and no other."""
+        ordered = self._ordered
+        if ordered is not None and ordered.release_brake and self._plan == ordered.plan:
+            self._plane.engine.release_brake()
+            self._plane.link_driver.wake()
+
+    async def reconciled(self, query: Mapping[str, Any]) -> dict[str, Any]:
+        """How far the last `apply` is: `compared`, whether its plan is in force and everything
+        was compared since; `settled`, whether nothing is under way; how many things are `left`;
+        once it is settled, or with `all`, what is `wrong`."""
+        ordered, plane = self._ordered, self._plane
+        compared = ordered is not None and (
+            self._plan == ordered.plan
+            and plane.feed.sync.resyncs > ordered.link_resyncs
+            and plane.route_driver.resyncs > ordered.route_resyncs
+        )
+        left = plane.left()
+        wrong = plane.wrong() if left.settled or "all" in query else []
+        return {
+            "compared": compared,
+            "settled": compared and left.settled,
+            "left": left.amount,
+            "wrong": [dataclasses.asdict(each) | {"lasting": each.lasting} for each in wrong],
+        }
+
+    async def explain(self, query: Mapping[str, Any]) -> dict[str, Any]:
+        """What `netreeve explain --json` prints, but for the history (see netreeve.explain)."""
+        subject = query.get("subject")
+        if not subject:
+            raise Misunderstood("there is no subject")
+        plan = self._plan if self._folding else None
+        return await explain.explain(self._plane, plan, subject)
 
     # -- status
-
-    def _routes_changed(self) -> None:
-        """Endpoints whose routes may stand otherwise: the status hears how they do."""
-        changed = self._routes.take_changed()
-        if not changed:
-            return
-        observed = now_text()
-        for endpoint_id in changed:
-            state = self._routes.state(endpoint_id)
-            self._record(self._fold.routes(endpoint_id, state.kind, state.reason, observed))
 
     def _record(self, transitions: list[Transition]) -> None:
         if transitions:
@@ -330,11 +345,15 @@ class Agent:
     ) -> list[Transition]:
         return self._fold.after_gap(gap, recorded, next_seq, now_text())
 
+    def _progresses(self) -> bool:
+        """Whether the kernel answers, and what is recorded gets to the disk (see Node)."""
+        journal = self._journal
+        before, self._committed_before = self._committed_before, journal.committed
+        moves = journal.committed != before or journal.committed >= journal.next_seq - 1
+        return self._kernel.longest_call_s < STALLED_S and (moves or not journal.recording)
+
     def status(self) -> dict[str, Any]:
         """What `netreeve status --json` prints (product.md, JSON shapes)."""
-        links = self._feed.table
-        sync = self._feed.sync
-        counts = self._routes.counts()
         journal = self._journal.stats()
         endpoints = {"total": 0, "up": 0, "down": 0, "error": 0}
         if self._plan is not None:
@@ -342,47 +361,21 @@ class Agent:
         for transition in self._fold.present().values():
             if transition.status in endpoints:
                 endpoints[transition.status] += 1
-        tracked = 0
-        if self._plan is not None:
-            tracked = sum(
-                links.told(endpoint.interface) is not None
-                for endpoint in self._plan.endpoints.values()
-            )
-        in_sync = sync.in_sync and self._driver.in_sync and self._plans.in_sync
+        in_sync = self._plane.in_sync and self._plans.in_sync
         problems = [str(problem) for problem in self._problems]
         return {
             "node": self._settings.node_name,
             "version": metadata.version("netreeve"),
-            "ready": in_sync and self._folding and not problems and journal.recording,
+            "pid": os.getpid(),
+            "ready": in_sync
+            and self._folding
+            and not problems
+            and journal.recording
+            and not any(runner.fenced for runner in self._runners),
             "in_sync": in_sync,
             "uptime_s": round(time.monotonic() - self._started, 1),
-            "links": {
-                "total": len(links),
-                "owned": 0,
-                "tracked": tracked,
-                "foreign": len(links) - tracked,
-                "ambiguous": len(links.ambiguous),
-            },
             "endpoints": endpoints,
-            "routes": {
-                "programmed": counts.programmed,
-                "pending": counts.pending,
-                "refused": counts.refused,
-                "conflicts": counts.conflicts,
-            },
-            "requests": {
-                "batches": self._driver.batches,
-                "ops": self._driver.ops,
-                "refused": self._driver.refused,
-            },
-            "conflicts": [
-                {"endpoint": conflict.endpoint, "reason": conflict.reason}
-                for conflict in self._routes.conflicts()
-            ],
-            "plan": {
-                "endpoints": endpoints["total"],
-                "in_force_since": self._plan_since,
-            },
+            "plan": {"endpoints": endpoints["total"], "in_force_since": self._plan_since},
             "problems": problems,
             "sources": self._plans.describe(),
             "journal": {
@@ -392,9 +385,17 @@ class Agent:
                 "recording": journal.recording,
             },
             "sinks": [runner.status() for runner in self._runners],
-            "overruns": sync.overruns + self._driver.overruns,
-            "resyncs": sync.resyncs,
-        }
+        } | self._plane.status(self._plan)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Order:
+    """`netreeve apply`: the plan that it found, and how many comparisons there had been."""
+
+    plan: Plan
+    release_brake: bool
+    link_resyncs: int
+    route_resyncs: int
 
 
 def now_text() -> str:

@@ -96,3 +96,7 @@ class JournalError(NetreeveError):
 
 class SinkError(NetreeveError):
     """A sink did not take records; it is tried again, in order, from the first that it missed."""
+
+
+class SinkFenced(SinkError):
+    """Another agent has taken the store over: this one must write nothing to it any more."""

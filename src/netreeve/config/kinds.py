@@ -12,7 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-__all__ = ["AbsolutePath", "Choice", "Kind", "Names", "Switch", "Text", "Whole"]
+__all__ = [
+    "AbsolutePath",
+    "Choice",
+    "Kind",
+    "Names",
+    "Optional",
+    "Share",
+    "Switch",
+    "Text",
+    "Whole",
+]
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T", bound=str)
@@ -63,6 +73,23 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """A part of a whole, as a decimal fraction."""
+
+    @property
+    def allowed(self) -> str:
+        return "a number above 0 and up to 1"
+
+    def parse(self, text: str) -> float:
+        if not re.fullmatch(r"[01]|[01]?\.[0-9]{1,6}", text, re.ASCII):
+            raise ValueError
+        number = float(text)
+        if not 0.0 < number <= 1.0:
+            raise ValueError
+        return number
+
+
+@dataclass(frozen=True, slots=True)
 class Choice(Generic[T]):
     """One of a few words, in lower case."""
 
@@ -102,6 +129,26 @@ class Text:
     allowed: str
 
     def parse(self, text: str) -> str:
+        if re.fullmatch(self.pattern, text) is None:
+            raise ValueError
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Optional:
+    """Text like `Text`'s; empty is None, which means `empty_means`."""
+
+    pattern: str
+    form: str
+    empty_means: str
+
+    @property
+    def allowed(self) -> str:
+        return f"{self.form}, or empty ({self.empty_means})"
+
+    def parse(self, text: str) -> str | None:
+        if not text:
+            return None
         if re.fullmatch(self.pattern, text) is None:
             raise ValueError
         return text

@@ -5,7 +5,7 @@ its kind parses and explains it, its default is written as a user would write it
 `netreeve config` and docs/reference/settings.md all come from these fields.
 
 A variable that is set but empty is a value like any other: some settings give it a meaning, for the
-rest it is wrong. None of them holds a secret, so there is no `*_FILE` here.
+rest it is wrong. None of them holds a secret: what is secret is in a file that a `*_FILE` names.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from netreeve.config import kinds
 from netreeve.errors import SettingsError
+from netreeve.io.etcd.access import Access, Login, Tls
 from netreeve.model import ownership
 
 __all__ = ["SCHEMA", "Origin", "Setting", "Settings", "load", "show"]
@@ -60,10 +61,19 @@ TAKEN_PROTOCOLS = {
 
 # Promised for later versions: somebody who sets one of them has not mistyped it, but must know that
 # nothing comes of it.
-NOT_USED = frozenset({"NETREEVE_DELETE_BRAKE", "NETREEVE_METRICS_LISTEN", "NETREEVE_OWNERSHIP"})
+NOT_USED = frozenset({"NETREEVE_METRICS_LISTEN"})
 
 # Kubernetes gives every container these for a Service called "netreeve" in its namespace.
 KUBERNETES = re.compile(r"NETREEVE_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_.*)?)", re.DOTALL)
+
+# A field that is set, and another that it is nothing without.
+ETCD_NEEDS = (
+    ("etcd_user", "etcd_password_file"),
+    ("etcd_password_file", "etcd_user"),
+    ("etcd_cert_file", "etcd_key_file"),
+    ("etcd_key_file", "etcd_cert_file"),
+    ("etcd_cert_file", "etcd_ca_file"),
+)
 
 # The fields that make the naming scheme; they are judged together.
 SUFFIXES = ("suffix_vrf", "suffix_bridge", "suffix_vtep", "suffix_tap")
@@ -104,14 +114,14 @@ class Settings:
     plan: str = _setting(
         "dir:/etc/netreeve/plan.d",
         kinds.Text(r".+", "one or more sources, each with its scheme, separated by commas"),
-        "Where plan documents come from: `dir:PATH`, `file:PATH`; a comma before a scheme"
-        " separates several",
+        "Where plan documents come from: `dir:PATH`, `file:PATH`, `cni:PATH`; a comma before a"
+        " scheme separates several",
     )
     status: str = _setting(
         "jsonl:/var/lib/netreeve/status.jsonl",
         kinds.Text(r".+", "one or more sinks, each with its scheme, separated by commas"),
-        "Where status transitions go: `jsonl:PATH`, or `jsonl:-` for standard output; a comma"
-        " before a scheme separates several",
+        "Where status transitions go: `jsonl:PATH`, or `jsonl:-` for standard output; `files:DIR`; `etcd://HOST:PORT,...`;"
+        " a comma before a scheme separates several",
     )
     state_dir: str | None = _setting(
         "/var/lib/netreeve",
@@ -132,6 +142,12 @@ class Settings:
         ownership.DEFAULT_BASE,
         kinds.Text(r".+", "a regular expression"),
         "The part of our own links' names before the suffix must match this as a whole",
+    )
+    ownership: Literal["name", "token"] = _setting(
+        "name",
+        kinds.Choice(("name", "token")),
+        "Which links of our names may be deleted: `name`, all whose kind agrees; `token`, only"
+        " those that bear the token of this installation",
     )
     suffix_vrf: str = _suffix("vrf", "VRFs")
     suffix_bridge: str = _suffix("bridge", "bridges")
@@ -193,6 +209,12 @@ class Settings:
         "Whether a plan without any object is put in force. It means that nothing of ours is"
         " wanted",
     )
+    delete_brake: float = _setting(
+        "0.5",
+        kinds.Share(),
+        "Where a plan deletes more than this share of our links, and more than 10, none is deleted"
+        " until `netreeve apply --yes` or another plan",
+    )
     journal_max_bytes: int = _setting(
         "1073741824",
         kinds.Whole(1048576, 1099511627776, "bytes"),
@@ -203,6 +225,32 @@ class Settings:
         "86400",
         kinds.Whole(0, 315360000, "seconds"),
         "How long transitions that every sink has passed are kept for `netreeve log`",
+    )
+    etcd_user: str | None = _setting(
+        "",
+        kinds.Optional(
+            r"[!-~]{1,255}", "1 to 255 printable ASCII characters, no blank", "no login"
+        ),
+        "The user for etcd. Needs NETREEVE_ETCD_PASSWORD_FILE",
+    )
+    etcd_password_file: str | None = _setting(
+        "",
+        kinds.AbsolutePath("no login"),
+        "The file with that user's password. It is read at each login, so it may change",
+    )
+    etcd_ca_file: str | None = _setting(
+        "",
+        kinds.AbsolutePath("connections in the clear"),
+        "PEM file with the authorities that may vouch for etcd: connections are TLS. It and the"
+        " next two are read at each connection",
+    )
+    etcd_cert_file: str | None = _setting(
+        "",
+        kinds.AbsolutePath("no client certificate"),
+        "PEM file with our certificate for etcd. Needs the key, and NETREEVE_ETCD_CA_FILE",
+    )
+    etcd_key_file: str | None = _setting(
+        "", kinds.AbsolutePath("no client certificate"), "PEM file with that certificate's key"
     )
     control_socket: str | None = _setting(
         "/run/netreeve/control.sock",
@@ -227,6 +275,15 @@ class Settings:
     """Where each value came from, by variable."""
     warnings: tuple[str, ...]
     """What is odd about the environment but no error; each a sentence."""
+
+    def etcd_access(self) -> Access:
+        """How to get into etcd."""
+        login = tls = None
+        if self.etcd_user is not None and self.etcd_password_file is not None:
+            login = Login(self.etcd_user, self.etcd_password_file)
+        if self.etcd_ca_file is not None:
+            tls = Tls(self.etcd_ca_file, self.etcd_cert_file, self.etcd_key_file)
+        return Access(login, tls)
 
 
 SCHEMA: tuple[Setting, ...] = tuple(
@@ -294,6 +351,9 @@ def _together(values: Mapping[str, Any]) -> Iterator[str]:
                 f"NETREEVE_RETRY_MIN_MS={low}, NETREEVE_RETRY_MAX_MS={high}: the first must not be"
                 " more than the second"
             )
+    for name, needed in ETCD_NEEDS:
+        if values.get(name) is not None and values.get(needed, "") is None:
+            yield f"{PREFIX}{name.upper()} is of no use without {PREFIX}{needed.upper()}"
     yield from _naming(values)
 
 

@@ -63,7 +63,7 @@ def parse(url: str) -> Sink:
     return JsonlFile(url, unquote(path), **bounds)
 
 
-class JsonlFile:
+class JsonlFile(Sink):
     """See the head of this file. Everything that may block runs in a thread."""
 
     def __init__(self, url: str, path: str, max_bytes: int, keep: int) -> None:
@@ -175,7 +175,7 @@ class JsonlFile:
             self._fd = -1
 
 
-class JsonlOutput:
+class JsonlOutput(Sink):
     """Lines to a descriptor that can't say what it took, such as standard output."""
 
     def __init__(self, url: str, fd: int) -> None:

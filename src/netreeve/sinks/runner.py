@@ -12,16 +12,18 @@ from collections.abc import Callable
 from random import random as random_number
 from typing import Any
 
-from netreeve.errors import JournalError, SinkError
+from netreeve.errors import JournalError, SinkError, SinkFenced
 from netreeve.io.journal import Journal
 from netreeve.model.backoff import Backoff
 from netreeve.sinks.sink import Sink
+from netreeve.status.transition import Transition
 
 __all__ = ["SinkRunner"]
 
 log = logging.getLogger(__name__)
 
 _BATCH = 1_000
+_TEND_S = 1.0
 
 
 class SinkRunner:
@@ -39,9 +41,17 @@ class SinkRunner:
         self._backoff = backoff
         self._random = random
         self._seq = journal.cursor(sink.url)
+        # The read of what follows the transitions that are being delivered.
+        self._ahead: asyncio.Task[list[Transition]] | None = None
         self._error: str | None = None
+        self._fenced = False
         self._reopen = asyncio.Event()
         self._advanced = asyncio.Event()
+
+    @property
+    def fenced(self) -> bool:
+        """Whether another agent has taken the store over; this one has stopped writing to it."""
+        return self._fenced
 
     def status(self) -> dict[str, Any]:
         """For `netreeve status`: `seq` is delivered, `lag` is how many are not."""
@@ -70,12 +80,19 @@ class SinkRunner:
                 while not self._reopen.is_set():
                     if self._journal.committed > self._seq:
                         await self._deliver()
-                        failures = 0
-                        self._error = None
-                    else:
-                        self._error = None
-                        await self._wait()
+                    self._error = await self._sink.tend(self._seq)
+                    failures = 0
+                    await self._wait()
                 self._reopen.clear()
+            except SinkFenced as error:
+                self._fenced = True
+                self._error = str(error)
+                log.critical(
+                    "another agent has taken a sink over; nothing more is written to it",
+                    extra={"fields": {"sink": self._sink.url, "error": self._error}},
+                )
+                await self._sink.close()
+                await asyncio.Event().wait()
             except (SinkError, JournalError, OSError) as error:
                 failures += 1
                 self._error = str(error)
@@ -84,10 +101,18 @@ class SinkRunner:
                         "a sink fails; it is tried again until it takes what is waiting",
                         extra={"fields": {"sink": self._sink.url, "error": self._error}},
                     )
+                await self._forget_ahead()
                 await self._sink.close()
                 await asyncio.sleep(self._backoff.delay_s(failures, self._random()))
             finally:
+                await self._forget_ahead()
                 await self._sink.close()
+
+    async def _forget_ahead(self) -> None:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.cancel()
+            await asyncio.gather(ahead, return_exceptions=True)
 
     async def _open(self) -> int:
         """Open the sink; returns the number of the last transition that it has."""
@@ -106,9 +131,13 @@ class SinkRunner:
         return seq
 
     async def _deliver(self) -> None:
-        transitions = await self._journal.read(self._seq, _BATCH)
+        ahead, self._ahead = self._ahead, None
+        transitions = await (ahead or self._journal.read(self._seq, _BATCH))
+        last = transitions[-1].seq
+        if self._journal.committed > last:
+            self._ahead = asyncio.create_task(self._journal.read(last, _BATCH))
         await self._sink.deliver(transitions)
-        self._move(transitions[-1].seq)
+        self._move(last)
         self._journal.advance(self._sink.url, self._seq)
 
     def _move(self, seq: int) -> None:
@@ -117,11 +146,14 @@ class SinkRunner:
         self._advanced.clear()
 
     async def _wait(self) -> None:
-        """Until there is something to deliver, or the sink is to be opened anew."""
+        """Until there is something to deliver, the sink is to be opened anew, or it is time to
+        look after it."""
+        if self._journal.committed > self._seq:
+            return
         more = asyncio.create_task(self._journal.wait(self._seq + 1))
         reopen = asyncio.create_task(self._reopen.wait())
         try:
-            await asyncio.wait((more, reopen), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((more, reopen), timeout=_TEND_S, return_when=asyncio.FIRST_COMPLETED)
             if more.done():
                 await more
         finally:

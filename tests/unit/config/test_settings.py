@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from netreeve.config import settings
 from netreeve.errors import SettingsError
+from netreeve.io.etcd.access import Access, Login, Tls
 
 
 def problems(**variables: str) -> tuple[str, ...]:
@@ -53,6 +54,11 @@ def test_the_defaults_are_those_of_the_product() -> None:
         "DELETE_BRAKE": "0.5",
         "JOURNAL_MAX_BYTES": "1073741824",
         "JOURNAL_RETENTION_S": "86400",
+        "ETCD_USER": "",
+        "ETCD_PASSWORD_FILE": "",
+        "ETCD_CA_FILE": "",
+        "ETCD_CERT_FILE": "",
+        "ETCD_KEY_FILE": "",
         "CONTROL_SOCKET": "/run/netreeve/control.sock",
         "LOG_LEVEL": "info",
         "LOG_FORMAT": "auto",
@@ -258,3 +264,29 @@ def test_no_value_raises_anything_else(setting: settings.Setting, value: str) ->
         again = settings.load({setting.variable: settings.show(getattr(found, setting.field))})
         assert getattr(again, setting.field) == getattr(found, setting.field)
     assert all(problem.isprintable() for problem in refused)
+
+
+@pytest.mark.parametrize(
+    ("given", "lacks"),
+    [
+        (["USER"], "USER is of no use without NETREEVE_ETCD_PASSWORD_FILE"),
+        (["PASSWORD_FILE"], "PASSWORD_FILE is of no use without NETREEVE_ETCD_USER"),
+        (["CA_FILE", "CERT_FILE"], "CERT_FILE is of no use without NETREEVE_ETCD_KEY_FILE"),
+        (["CA_FILE", "KEY_FILE"], "KEY_FILE is of no use without NETREEVE_ETCD_CERT_FILE"),
+        (["CERT_FILE", "KEY_FILE"], "CERT_FILE is of no use without NETREEVE_ETCD_CA_FILE"),
+    ],
+)
+def test_what_etcd_needs_together(given: list[str], lacks: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        settings.load({f"NETREEVE_ETCD_{name}": "/a" for name in given})
+    assert caught.value.problems == (f"NETREEVE_ETCD_{lacks}",)
+
+
+def test_the_way_into_etcd() -> None:
+    assert settings.load({}).etcd_access() == Access()
+    names = ("USER", "PASSWORD_FILE", "CA_FILE", "CERT_FILE", "KEY_FILE")
+    found = settings.load({f"NETREEVE_ETCD_{name}": f"/{name}" for name in names})
+    login, tls = Login("/USER", "/PASSWORD_FILE"), Tls("/CA_FILE", "/CERT_FILE", "/KEY_FILE")
+    assert found.etcd_access() == Access(login, tls)
+    with pytest.raises(SettingsError, match="no blank, or empty"):
+        settings.load({"NETREEVE_ETCD_USER": "a b", "NETREEVE_ETCD_PASSWORD_FILE": "/a"})

@@ -13,6 +13,7 @@ from netreeve.sinks import jsonl
         ("jsonl:-", ["jsonl:-"]),
         ("jsonl:/a,b", ["jsonl:/a,b"]),
         ("jsonl:/a,jsonl:-", ["jsonl:/a", "jsonl:-"]),
+        ("files:/run/a,b,jsonl:/a", ["files:/run/a,b", "jsonl:/a"]),
         ("jsonl:/a?max_bytes=4096&keep=1,jsonl:/b", ["jsonl:/a?max_bytes=4096&keep=1", "jsonl:/b"]),
     ],
 )
@@ -25,8 +26,13 @@ def test_a_comma_before_a_scheme_separates(text: str, urls: list[str]) -> None:
     [
         ("", "no sink of this version"),
         ("/a", "no sink of this version"),
-        ("etcd://h:2379,i:2379?layout=calico", "'etcd://h:2379,i:2379"),
-        ("jsonl:/a,files:/b", "'files:/b' is no sink"),
+        ("jsonl:/a,file:/b", "'file:/b' is no sink"),
+        ("files:", "an absolute path"),
+        ("files:a/b", "an absolute path"),
+        ("files:/", "no path of a directory of its own"),
+        ("files:/a/..", "no path of a directory of its own"),
+        ("files:/a%00", "no path of a directory of its own"),
+        ("files:/a?keep=1", "has no parameters"),
         ("jsonl:/a,jsonl:/a", "is there twice"),
         ("jsonl:", "an absolute path, or `-`"),
         ("jsonl:a/b", "an absolute path, or `-`"),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from netreeve.errors import SinkError
+from netreeve.errors import SinkError, SinkFenced
 from netreeve.io.journal import Journal
 from netreeve.model.backoff import Backoff
 from netreeve.sinks.jsonl import JsonlFile
@@ -23,7 +23,7 @@ from netreeve.status.transition import Transition
 from tests.support.transitions import closing, flap
 
 
-class Store:
+class Store(Sink):
     """A sink in memory that fails on demand. With `tells`, it knows what it holds."""
 
     def __init__(self, url: str = "mem:a", tells: bool = True) -> None:
@@ -263,3 +263,61 @@ def test_kill_at_any_moment_writes_each_line_once(tmp_path: Path) -> None:
     assert seqs == list(range(1, len(seqs) + 1))
     assert len(seqs) > 100
     asyncio.run(sink.close())
+
+
+class Tended(Store):
+    """Says what it was asked to look after."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tended: list[int] = []
+        self.says: str | None = None
+
+    async def tend(self, seq: int) -> str | None:
+        self.fail("tend")
+        self.tended.append(seq)
+        return self.says
+
+
+async def test_a_sink_is_tended_after_each_delivery_and_while_nothing_happens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("netreeve.sinks.runner._TEND_S", 0.02)
+    store = Tended()
+    store.says = "half of it is set aside"
+    journal = opened(None, store)
+    async with running(journal, store) as runner:
+        await until(lambda: len(store.tended) >= 3)
+        journal.append([flap(1), flap(2)])
+        await until(lambda: 2 in store.tended)
+        assert runner.status()["error"] == "half of it is set aside"
+        store.says = None
+        await until(lambda: runner.status()["error"] is None)
+
+        store.fail = lambda place: _raise(SinkError("broken")) if place == "tend" else None
+        await until(lambda: store.opened >= 3)
+        assert runner.status()["error"] == "broken"
+        store.fail = lambda _: None
+        await until(lambda: runner.status()["error"] is None)
+    await journal.close()
+
+
+async def test_a_fenced_sink_is_left_alone() -> None:
+    store = Tended()
+    journal = opened(None, store)
+    async with running(journal, store) as runner:
+        journal.append([flap(1)])
+        await runner.passed(1)
+        store.fail = lambda place: _raise(SinkFenced("taken over")) if place != "close" else None
+        journal.append([flap(2)])
+        await until(lambda: runner.fenced)
+        store.fail = lambda _: None
+        runner.reopen()
+        await asyncio.sleep(0.1)
+        assert (store.opened, store.seqs) == (1, [1])
+        assert runner.status() == {"url": "mem:a", "seq": 1, "lag": 1, "error": "taken over"}
+    await journal.close()
+
+
+def _raise(error: Exception) -> None:
+    raise error
