@@ -29,7 +29,7 @@ cdef struct NameRow:
 
 cdef struct LinkRow:
     uint64_t hash
-    uint64_t version            # number of the last event for this ifindex; dump entries don't count
+    uint64_t version            # number of its last event; dump entries don't count
     uint64_t mark               # number of the last dump that held it
     NameRow* name
     LinkRow* next_holder

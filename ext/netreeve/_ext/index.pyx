@@ -10,9 +10,11 @@ living one (Calico #11016). So presence is told per name, for one ifindex at a t
 * `deferred`: transitions of the told link while the name was ambiguous, told once it no longer is.
 
 Every observation updates the links first, then settles each name it touched, old name first.
-The rules are those of ARCHITECTURE.md, "Link names"; tests/support/slow_index.py says the same slowly.
+The rules are those of ARCHITECTURE.md, "Link names"; tests/support/slow_index.py says the same,
+slowly.
 
-Names are bytes here. They become `str` (UTF-8 with surrogateescape, which loses nothing) at the door.
+Names are bytes here. At the door they become `str` (UTF-8 with surrogateescape, which loses
+nothing).
 """
 
 cimport cython
@@ -711,7 +713,7 @@ cdef class LinkTable:
         return missing
 
     def accept(self, Stage stage not None) -> None:
-        """Applies a dump: links in `stage.gone` go first, then every entry no event has overtaken."""
+        """Applies a dump: links in `stage.gone` go first, then entries no event has overtaken."""
         cdef size_t i
         cdef set deleted = self.dump_deleted
         if deleted is None:
@@ -722,7 +724,7 @@ cdef class LinkTable:
             self.apply(&stage.entries[i], self.dump_version, deleted)
 
     def settle_answers(self, Stage stage not None, unsigned long long asked) -> None:
-        """Applies answers to single queries; an event after table version `asked` wins over them."""
+        """Applies answers to single queries; an event after version `asked` wins over them."""
         cdef size_t i
         self.remove_gone(stage, asked)
         for i in range(stage.count):

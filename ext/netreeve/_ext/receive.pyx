@@ -72,10 +72,10 @@ cdef enum:
 cdef class EventReader:
     """Drains one subscribed socket.
 
-    `links`: the table that RTM_NEWLINK and RTM_DELLINK go into, None to leave links out. `protocol`: the route protocol
-    that is ours, 0 to leave routes and addresses out. `own_port`: the port of our request socket,
-    whose echoes are left out. `watched`: the prefixes `(family, dst, prefix_len)` whose routes of
-    any protocol are wanted.
+    `links`: the table that RTM_NEWLINK and RTM_DELLINK go into, None to leave links out.
+    `protocol`: the route protocol that is ours, 0 to leave routes and addresses out. `own_port`:
+    the port of our request socket, whose echoes are left out. `watched`: the prefixes
+    `(family, dst, prefix_len)` whose routes of any protocol are wanted.
 
     Counters, ever growing: `datagrams`, `messages`, `faults` (malformed), `ignored` (well formed,
     not for us), `spoofed` (sender not the kernel), `truncated`, `overruns`.

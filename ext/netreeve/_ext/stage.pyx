@@ -26,7 +26,7 @@ from netreeve._ext.wire cimport (
 cdef class Stage:
     """Links read by a dump or by single queries, kept apart until it is known that they count.
 
-    `feed()` takes datagrams; the outcome is in `done` (an NLMSG_DONE with our sequence number came),
+    `feed()` takes datagrams; the outcome is in `done` (an NLMSG_DONE of our request came),
     `errno` (the first error, 0 = none), `interrupted` (NLM_F_DUMP_INTR on any part), `faults`
     (messages that were malformed) and `gone` (ifindexes that the kernel doesn't know, noted by
     `mark_gone`).
@@ -56,7 +56,7 @@ cdef class Stage:
         self.gone.add(ifindex)
 
     def feed(self, const uint8_t[::1] datagram, unsigned int seq) -> None:
-        """Reads one datagram of an answer to request `seq`; messages of other requests are left out."""
+        """Reads one datagram of an answer to request `seq`; what is of others is left out."""
         cdef Span span
         cdef Message message
         cdef LinkRecord record

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar, cast
 from netreeve.config import kinds
 from netreeve.errors import SettingsError
 from netreeve.io.etcd.access import Access, Login, Tls
-from netreeve.model import ownership
+from netreeve.model import ownership, route
 
 __all__ = ["SCHEMA", "Origin", "Setting", "Settings", "load", "show"]
 
@@ -29,35 +29,9 @@ Origin = Literal["environment", "default"]
 PREFIX = "NETREEVE_"
 HOST_NAME = "the host's name"
 
-# A route of our protocol that nobody wants is deleted (ownership.md, Routes). A number that another
-# program writes by its own habit would put that program's routes in our hands. The names are those
-# of <linux/rtnetlink.h>, and of iproute2's rt_protos for what the former has only in newer kernels.
-TAKEN_PROTOCOLS = {
-    0: "unspec",
-    1: "redirect",
-    2: "kernel",
-    3: "boot",
-    4: "static",
-    8: "gated",
-    9: "ra",
-    10: "mrt",
-    11: "zebra",
-    12: "bird",
-    13: "dnrouted",
-    14: "xorp",
-    15: "ntk",
-    16: "dhcp",
-    17: "mrouted",
-    18: "keepalived",
-    42: "babel",
-    84: "ovn",
-    99: "openr",
-    186: "bgp",
-    187: "isis",
-    188: "ospf",
-    189: "rip",
-    192: "eigrp",
-}
+# A route of our protocol that nobody wants is deleted (ARCHITECTURE.md, Whose is it). A number that
+# another program writes by its own habit would put that program's routes in our hands.
+TAKEN_PROTOCOLS = {0: "unspec", **route.PROTOCOLS}
 
 # Promised for later versions: somebody who sets one of them has not mistyped it, but must know that
 # nothing comes of it.

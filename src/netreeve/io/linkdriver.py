@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from netreeve.errors import KernelError
 from netreeve.io.netlink import LINKS_PER_BATCH, Kernel
+from netreeve.io.waiting import wait_until
 from netreeve.model import link_op
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ __all__ = ["LinkDriver"]
 
 log = logging.getLogger(__name__)
 
-# What is due may wait for an answer that isn't here yet: no spinning meanwhile.
 SHORTEST_WAIT_S = 0.005
 
 Outcome = tuple[int | None, str, object]
@@ -96,19 +96,8 @@ class LinkDriver:
                 self._changed()
             if not self._wanted.is_set() and self._timer is None:
                 self.idle.set()
-            await self._wait()
-
-    async def _wait(self) -> None:
-        deadline = self._engine.deadline()
-        timeout = None
-        if deadline is not None:
-            timeout = max(SHORTEST_WAIT_S, deadline - self._loop.time())
-        try:
-            async with asyncio.timeout(timeout):
-                await self._wanted.wait()
-        except TimeoutError:
-            pass
-        self._wanted.clear()
+            await wait_until(self._wanted, self._engine.deadline(), SHORTEST_WAIT_S)
+            self._wanted.clear()
 
     # -- one turn
 

@@ -15,6 +15,7 @@ from netreeve._ext.index import LinkTable
 from netreeve._ext.receive import EventReader
 from netreeve.errors import KernelError
 from netreeve.io.netlink import RTNLGRP_LINK, EventSocket, Kernel
+from netreeve.io.waiting import wait_until
 from netreeve.io.watch import Watch
 from netreeve.monitor import sync
 
@@ -203,7 +204,8 @@ class LinkFeed:
                     self.sync.published(self._loop.time())
                     self._listener.published()
                 case sync.Wait(until):
-                    await self._sleep(until)
+                    self._wake.clear()
+                    await wait_until(self._wake, until)
 
     async def _dump(self) -> None:
         try:
@@ -226,12 +228,3 @@ class LinkFeed:
         self.reopened += 1
         self.sync.lost(self._loop.time())
         return True
-
-    async def _sleep(self, until: float | None) -> None:
-        self._wake.clear()
-        timeout = None if until is None else max(0.0, until - self._loop.time())
-        try:
-            async with asyncio.timeout(timeout):
-                await self._wake.wait()
-        except TimeoutError:
-            pass

@@ -26,6 +26,7 @@ from netreeve.io.netlink import (
     EventSocket,
     Kernel,
 )
+from netreeve.io.waiting import wait_until
 from netreeve.io.watch import Watch
 from netreeve.model import route
 from netreeve.model.recent import Recent
@@ -45,7 +46,6 @@ log = logging.getLogger(__name__)
 
 FAMILIES = (socket.AF_INET, socket.AF_INET6)
 DATAGRAMS_PER_TURN = 4096
-# What is due may wait for an answer that isn't here yet: no spinning meanwhile.
 SHORTEST_WAIT_S = 0.005
 # Routes of which the last op, and the last change by somebody else, are remembered for `explain`.
 REMEMBERED = 16_384
@@ -209,7 +209,8 @@ class RouteDriver:
         # left would all be sent once more, to be told that they exist.
         await self._compared.wait()
         while True:
-            await self._wait()
+            await wait_until(self._wanted, self._reconciler.deadline(), SHORTEST_WAIT_S)
+            self._wanted.clear()
             while ops := self._reconciler.collect(self._loop.time(), self._batch_ops):
                 await self._send(ops)
                 self._changed()
@@ -217,19 +218,6 @@ class RouteDriver:
             if subjects:
                 self._subjects.extend(sorted(subjects))
                 self._look.set()
-
-    async def _wait(self) -> None:
-        """Waits until something is wanted, or for the reconciler's next retry."""
-        deadline = self._reconciler.deadline()
-        timeout = None
-        if deadline is not None:
-            timeout = max(SHORTEST_WAIT_S, deadline - self._loop.time())
-        try:
-            async with asyncio.timeout(timeout):
-                await self._wanted.wait()
-        except TimeoutError:
-            pass
-        self._wanted.clear()
 
     async def _send(self, ops: list[route.Op]) -> None:
         numbers: list[int] = []

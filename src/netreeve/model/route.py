@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, NamedTuple, TypeAlias
 __all__ = [
     "CONFIRMED",
     "PENDING",
+    "PROTOCOLS",
     "Add",
     "Conflict",
     "Delete",
@@ -114,9 +115,9 @@ class RouteCounts(NamedTuple):
     conflicts: int
 
 
-# /etc/iproute2/rt_protos as iproute2 ships it; RTPROT_* of <linux/rtnetlink.h>. Not read from the
-# node, so that one reason reads alike on all of them.
-_PROTOCOLS = {
+# The names are those of <linux/rtnetlink.h>, and of iproute2's rt_protos for what the former has
+# only in newer kernels. Not read from the node, so that one reason reads alike on all of them.
+PROTOCOLS = {
     1: "redirect",
     2: "kernel",
     3: "boot",
@@ -133,7 +134,8 @@ _PROTOCOLS = {
     17: "mrouted",
     18: "keepalived",
     42: "babel",
-    84: "openr",
+    84: "ovn",
+    99: "openr",
     186: "bgp",
     187: "isis",
     188: "ospf",
@@ -144,5 +146,5 @@ _PROTOCOLS = {
 
 def protocol_text(protocol: int) -> str:
     """`bird (12)`, or just the number where it has no usual name."""
-    name = _PROTOCOLS.get(protocol)
+    name = PROTOCOLS.get(protocol)
     return f"{name} ({protocol})" if name else str(protocol)
