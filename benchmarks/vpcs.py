@@ -1,11 +1,12 @@
 """VPCs from nothing, once more unchanged, and all removed: bridges and VTEPs on the real kernel.
 
-    python benchmarks/vpcs.py [--vpcs 1000] [--json]
+    python benchmarks/vpcs.py [--vpcs 1000] [--tables] [--json]
 
 In a private namespace `ip -batch` makes and deletes the same links, as a shell script would. Then
 the agent does: it makes them by a plan, is started again on what it left, compares once more, and
 removes them all by another plan. A link that isn't as planned, a change in a pass that has nothing
 to do, or a link of somebody else's that was touched: exit 1. Figures are ratios to `ip -batch`.
+With `--tables` each VPC has a VRF too, for which the kernel must have that kind; tests/uml runs it.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ def name_of(number: int) -> str:
     return f"v{number:05d}"
 
 
-def vpc_of(number: int) -> dict[str, Any]:
+def vpc_of(number: int, tables: bool) -> dict[str, Any]:
     return {
+        **({"table": 100_001 + number} if tables else {}),
         "name": name_of(number),
         "vni": number + 1,
         "vtep": {"local": LOCAL, "port": 4789, "ttl": 64},
@@ -43,26 +45,35 @@ def vpc_of(number: int) -> dict[str, Any]:
     }
 
 
-def creates(count: int) -> list[str]:
+def kinds(tables: bool) -> tuple[str, ...]:
+    """Suffixes of the links of one VPC, members first."""
+    return ("vtp", "bri", "vrf") if tables else ("vtp", "bri")
+
+
+def creates(count: int, tables: bool) -> list[str]:
     """Commands for `ip -batch`: all that the agent makes, alternative names included."""
     commands = []
     for number in range(count):
-        name, vpc = name_of(number), vpc_of(number)
+        name, vpc = name_of(number), vpc_of(number, tables)
         both = f"up mtu {MTU} address {vpc['mac']}"
+        if tables:
+            commands.append(f"link add {name}-vrf {both} type vrf table {vpc['table']}")
         commands += [
-            f"link add {name}-bri {both} type bridge",
+            f"link add {name}-bri {both} {f'master {name}-vrf' if tables else ''} type bridge",
             f"link add {name}-vtp {both} master {name}-bri type vxlan id {number + 1}"
             f" dstport 4789 local {LOCAL} ttl 64",
             f"addr add {vpc['addresses'][0]} dev {name}-bri",
-            f"link property add dev {name}-bri altname netreeve.0123456789ab.{name}-bri",
-            f"link property add dev {name}-vtp altname netreeve.0123456789ab.{name}-vtp",
+        ]
+        commands += [
+            f"link property add dev {name}-{kind} altname netreeve.0123456789ab.{name}-{kind}"
+            for kind in kinds(tables)
         ]
     return commands
 
 
-def deletes(count: int) -> list[str]:
+def deletes(count: int, tables: bool) -> list[str]:
     return [
-        f"link del {name_of(number)}-{kind}" for number in range(count) for kind in ("vtp", "bri")
+        f"link del {name_of(number)}-{kind}" for number in range(count) for kind in kinds(tables)
     ]
 
 
@@ -75,26 +86,28 @@ def batch_s(namespace: rig.Namespace, commands: list[str]) -> float:
 class Vpcs(rig.Agent):
     """An agent whose plan is VPCs."""
 
-    def __init__(self, namespace: rig.Namespace, folder: Path) -> None:
+    def __init__(self, namespace: rig.Namespace, folder: Path, tables: bool) -> None:
+        self.tables = tables
         super().__init__(namespace, folder, [], allow_empty_plan="true", delete_brake=1)
 
     def plan(self, count: int) -> None:
-        text = json.dumps({"vpcs": [vpc_of(number) for number in range(count)]})
+        text = json.dumps({"vpcs": [vpc_of(number, self.tables) for number in range(count)]})
         beside = self.folder / "plan.new"
         beside.write_text(text, "ascii")
         beside.rename(self.folder / "plan.json")
 
     def wait_links(self, count: int) -> float:
         """Until all are as planned, none is left over, nothing is under way; the time then."""
-        wanted = {"wanted": 2 * count, "in_sync": 2 * count, "pending": 0, "error": 0}
+        links = len(kinds(self.tables)) * count
+        wanted = {"wanted": links, "in_sync": links, "pending": 0, "error": 0}
 
         def settled() -> bool:
             status = self.status()
-            if status is None or not status["ready"] or status["links"]["owned"] != 2 * count:
+            if status is None or not status["ready"] or status["links"]["owned"] != links:
                 return False
             return bool(wanted.items() <= status["objects"].items())
 
-        return rig.wait_until(settled, f"{2 * count} links as planned")
+        return rig.wait_until(settled, f"{links} links as planned")
 
     def requests(self) -> int:
         status = self.status()
@@ -102,15 +115,15 @@ class Vpcs(rig.Agent):
         return int(status["requests"]["ops"])
 
 
-def measure(count: int) -> dict[str, Any]:
-    found: dict[str, Any] = {"vpcs": count, "links": 2 * count}
+def measure(count: int, tables: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {"vpcs": count, "links": len(kinds(tables)) * count}
     with rig.Namespace() as bare:
-        found["kernel_create_s"] = batch_s(bare, creates(count))
-        found["kernel_delete_s"] = batch_s(bare, deletes(count))
+        found["kernel_create_s"] = batch_s(bare, creates(count, tables))
+        found["kernel_delete_s"] = batch_s(bare, deletes(count, tables))
     with tempfile.TemporaryDirectory(prefix="netreeve-bench-") as folder, rig.Namespace() as ns:
         ns.ip_batch(STRANGERS)
         before = snapshot(ns)
-        agent = Vpcs(ns, Path(folder, "agent"))
+        agent = Vpcs(ns, Path(folder, "agent"), tables)
         with agent:
             agent.wait_ready()
             found |= measure_create(ns, agent, count)
@@ -139,7 +152,7 @@ def measure_create(ns: rig.Namespace, agent: Vpcs, count: int) -> dict[str, Any]
         "create_ops": agent.requests(),
         "rss_bytes": agent.memory_bytes()[0],
     }
-    check(ns, count)
+    check(ns, count, agent.tables)
     return found
 
 
@@ -177,17 +190,18 @@ def measure_delete(ns: rig.Namespace, agent: Vpcs) -> dict[str, Any]:
         "delete_cpu_s": agent.cpu_s() - cpu_s,
         "delete_ops": agent.requests() - ops,
     }
-    check(ns, 0)
+    check(ns, 0, agent.tables)
     return found
 
 
-def check(ns: rig.Namespace, count: int) -> None:
+def check(ns: rig.Namespace, count: int, tables: bool) -> None:
     """The links of the kernel are exactly those of N VPCs, each with its token."""
     shown = {link["ifname"]: link for link in json.loads(ns.ip("-d -j addr show"))}
     wrong = []
     for number in range(count):
         bridge, vtep = (shown.pop(f"{name_of(number)}-{kind}", {}) for kind in ("bri", "vtp"))
-        vpc = vpc_of(number)
+        vrf = shown.pop(f"{name_of(number)}-vrf", {})
+        vpc = vpc_of(number, tables)
         data = vtep.get("linkinfo", {}).get("info_data", {})
         good = (
             data.get("id") == vpc["vni"]
@@ -195,18 +209,20 @@ def check(ns: rig.Namespace, count: int) -> None:
             and data.get("local") == LOCAL
             and data.get("ttl") == 64
             and vtep.get("master") == bridge.get("ifname")
+            and bridge.get("master") == vrf.get("ifname")
+            and vrf.get("linkinfo", {}).get("info_data", {}).get("table") == vpc.get("table")
             and f"{bridge.get('addr_info', [{}])[0].get('local')}/24" in vpc["addresses"]
             and all(
                 link.get("mtu") == MTU
                 and link.get("address") == vpc["mac"]
                 and "UP" in link["flags"]
                 and any(name.endswith(f".{link['ifname']}") for name in link.get("altnames", ()))
-                for link in (bridge, vtep)
+                for link in (bridge, vtep, vrf)[: len(kinds(tables))]
             )
         )
         if not good:
             wrong.append(name_of(number))
-    left = [name for name in shown if name.endswith(("-bri", "-vtp"))]
+    left = [name for name in shown if name.endswith(("-bri", "-vtp", "-vrf"))]
     if wrong or left:
         raise rig.Failed(f"{len(wrong)} VPCs wrong: {wrong[:3]}; left over: {left[:3]}")
 
@@ -234,10 +250,11 @@ def show(found: dict[str, Any]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--vpcs", type=int, default=1000, help="how many (1 to 65536)")
+    parser.add_argument("--tables", action="store_true", help="with a VRF each")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     options = parser.parse_args()
     try:
-        found = measure(options.vpcs)
+        found = measure(options.vpcs, options.tables)
     except rig.Failed as failure:
         print(f"vpcs: {failure}", file=sys.stderr)
         return 1

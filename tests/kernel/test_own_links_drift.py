@@ -179,7 +179,8 @@ def test_a_war(namespace: Namespace, tmp_path: Path, command: str) -> None:
             time.sleep(WAR_S)
             sent = ops(agent) - before
             blue = [line for line in wrong(namespace, wanted) if line.startswith("blue")]
-            agent.wait_status("a war", lambda s: s["objects"]["pending"])
+            agent.wait_status("a war", lambda s: s["objects"]["pending"] and s["wars"])
+        assert "a link of ours is fought over" in agent.log_text()
         assert blue == []
         # What can be undone once only, was made as often: some at once, then ever more slowly.
         if " del " in f" {command}":

@@ -203,7 +203,19 @@ def test_a_journal_that_its_reader_may_not_write_beside(tmp_path: Path) -> None:
     for parent in tmp_path.parents:
         if parent != Path("/tmp") and str(parent).startswith("/tmp/"):
             os.chmod(parent, 0o755)
-    done = subprocess.run(
-        [*COMMAND, "log", "--json"], capture_output=True, user=65534, group=65534, extra_groups=[]
+    # A rehearsal as root loads everything: an interpreter below /root can't be read by others.
+    rehearsal = tmp_path / "rehearsal"
+    rehearsal.mkdir()
+    fill(rehearsal, flap(1))
+    code = (
+        "import contextlib, io, os, sys\n"
+        "from netreeve.cli.main import main\n"
+        "there, os.environ['NETREEVE_STATE_DIR'] = os.environ['NETREEVE_STATE_DIR'], sys.argv[1]\n"
+        "with contextlib.redirect_stdout(io.StringIO()):\n"
+        "    main(['log', '--json'])\n"
+        "os.environ['NETREEVE_STATE_DIR'] = there\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "sys.exit(main(['log', '--json']))\n"
     )
+    done = subprocess.run([sys.executable, "-c", code, str(rehearsal)], capture_output=True)
     assert (done.stderr, done.stdout) == (b"", encode(flap(1)) + b"\n")
