@@ -18,7 +18,7 @@ BUILD_PACKAGES := gcc libc6-dev python3 python3-dev python3-venv
 TEST_PACKAGES := etcd-server iproute2 kmod user-mode-linux
 BENCH_PACKAGES := etcd-server iproute2 valgrind
 
-B := decode instructions react pods status
+B := decode instructions react pods vpcs status
 
 EXT_SOURCES := $(wildcard ext/netreeve/*.p* ext/netreeve/_ext/*.p*)
 PYTHON_FILES := $(wildcard src tests benchmarks setup.py)

@@ -1,6 +1,6 @@
 """The benchmark of VPCs on the kernel that has VRF: `pytest -rP tests/uml/test_vpcs.py` shows it.
 
-NETREEVE_TEST_VPCS=1000 for the figures; a few are enough to see that it works.
+A few are enough to see that it works; benchmarks/README.md has the figures of a thousand.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(1200)]
 
-COUNT = os.environ.get("NETREEVE_TEST_VPCS", "20")
+COUNT = "20"
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "vpcs.py"
 
 

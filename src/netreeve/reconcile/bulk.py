@@ -20,7 +20,7 @@ __all__ = ["BULK_LINKS", "BULK_MOST", "Bulk", "gather"]
 BULK_LINKS = 8
 """Fewer are deleted one by one."""
 
-BULK_MOST = 16
+BULK_MOST = 32
 """No more in one request: a bridge takes the kernel some 17 ms even so, and nobody else on the
 node can make or change a link meanwhile."""
 
