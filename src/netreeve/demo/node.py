@@ -89,8 +89,14 @@ class Node:
             "CONTROL_SOCKET": f"{self.directory}/control.sock",
             "LOG_FORMAT": "json",
         }
-        self.agent = Agent(self._netns, self._lifeline, self.directory, settings)
-        self._stack.callback(self.agent.kill)
+        # Ctrl-C between the birth of the process and the note that it is to be killed would leave
+        # it alive, and this one waiting for the end of all who hold the directory.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self.agent = Agent(self._netns, self._lifeline, self.directory, settings)
+            self._stack.callback(self.agent.kill)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Agent:
@@ -214,6 +220,7 @@ def _die_with(parent: int) -> Callable[[], None]:
     libc = ctypes.CDLL(None)
 
     def ask() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # a mask outlives exec
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # it ended before that
             os._exit(1)
