@@ -28,7 +28,6 @@ from netreeve.dataplane import DataPlane, check_permission
 from netreeve.errors import NetreeveError, PlanError
 from netreeve.io.journal import Journal
 from netreeve.io.netlink import Kernel
-from netreeve.model import ownership
 from netreeve.model.backoff import Backoff
 from netreeve.plan.diff import diff_endpoints
 from netreeve.plan.model import Plan
@@ -77,14 +76,7 @@ class Agent:
         self._committed_before = -1
 
         self._kernel = Kernel()
-        self._scheme = ownership.scheme(
-            endpoint_prefixes=settings.endpoint_prefixes,
-            owned_base=settings.owned_base,
-            suffix_vrf=settings.suffix_vrf,
-            suffix_bridge=settings.suffix_bridge,
-            suffix_vtep=settings.suffix_vtep,
-            suffix_tap=settings.suffix_tap,
-        )
+        self._scheme = settings.scheme()
         self._plans = sources.Plans(
             sources.parse(settings.plan, self._scheme),
             self._scheme,

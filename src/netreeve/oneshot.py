@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from netreeve import explain, sources
-from netreeve.config.settings import NAMING
 from netreeve.dataplane import DataPlane, Wrong, check_permission
 from netreeve.errors import JournalError, NetreeveError
 from netreeve.io.netlink import Kernel
 from netreeve.io.state_dir import StateDir, new_instance, read_instance
 from netreeve.links import registry
-from netreeve.model import ownership, route
+from netreeve.model import route
 from netreeve.model.link_spec import Change, HeldBack
 from netreeve.plan.model import Plan
 
@@ -139,7 +138,7 @@ class OneShot:
         self._tasks: list[asyncio.Task[None]] = []
         self._plan = Plan()
         self._wanting: dict[tuple[object, ...], str] = {}
-        self.scheme = ownership.scheme(**{name: getattr(settings, name) for name in NAMING})
+        self.scheme = settings.scheme()
 
     async def __aenter__(self) -> Self:
         self._kernel = Kernel()

@@ -10,7 +10,6 @@ from pathlib import Path
 from netreeve.cli import documents
 from netreeve.config import settings
 from netreeve.errors import PlanError
-from netreeve.model import ownership
 from netreeve.model.text import printable
 from netreeve.plan.model import Plan
 
@@ -35,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the counts and return 0, or print every problem and return 78."""
     paths: list[Path] = args.paths
     chosen = settings.load(os.environ)
-    scheme = ownership.scheme(**{name: getattr(chosen, name) for name in settings.NAMING})
+    scheme = chosen.scheme()
     try:
         plan, files = documents.load(paths, scheme)
     except PlanError as error:

@@ -20,6 +20,7 @@ from netreeve.config import kinds
 from netreeve.errors import SettingsError
 from netreeve.io.etcd.access import Access, Login, Tls
 from netreeve.model import ownership, route
+from netreeve.model.ownership import Scheme
 
 __all__ = ["SCHEMA", "Origin", "Setting", "Settings", "load", "show"]
 
@@ -249,6 +250,10 @@ class Settings:
     """Where each value came from, by variable."""
     warnings: tuple[str, ...]
     """What is odd about the environment but no error; each a sentence."""
+
+    def scheme(self) -> Scheme:
+        """How names are made and recognised."""
+        return _scheme({name: getattr(self, name) for name in NAMING})
 
     def etcd_access(self) -> Access:
         """How to get into etcd."""

@@ -299,9 +299,8 @@ class Kernel:
         only the last request asks for an answer (a third cheaper than one each), and a number that
         isn't there succeeded.
         """
-        batch = self._requests.batch(max_bytes=256 * count)
-        fill(batch)
-        return await self._on(self._request_thread, lambda: self._send(batch))
+        refused, _ = await self.exchange(count, fill)
+        return refused
 
     async def _on(self, thread: ThreadPoolExecutor, call: Callable[[], T]) -> T:
         token = object()
@@ -436,21 +435,6 @@ class Kernel:
 
         self._requests.run(batch, take)
         return refused, links
-
-    def _send(self, batch: Batch) -> dict[int, Answer]:
-        refused: dict[int, Answer] = {}
-
-        def take(datagram: memoryview) -> bool:
-            last = False
-            for message in wire.decode(datagram).messages:
-                if isinstance(message, wire.Answer):
-                    if message.errno:
-                        refused[message.seq] = message
-                    last = last or message.seq == batch.last_seq
-            return last
-
-        self._requests.run(batch, take)
-        return refused
 
 
 def _take_link(stage: Stage, asked: dict[int, int], last_seq: int, datagram: memoryview) -> bool:
